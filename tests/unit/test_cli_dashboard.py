@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import math
 from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
@@ -26,10 +27,13 @@ from precision_operator.cli.fleet import BreachLine, PodLine, WorkloadLine
 from precision_operator.cli.live import LiveReport
 from precision_operator.cli.session import Session
 from precision_operator.errors import ConfigurationError
+from precision_operator.incidents.document import from_body, to_body
+from precision_operator.kube.port import INCIDENTS
 from precision_operator.signals.port import Series
 from tests.support.cli import HELD, WAITING, Cli, stands
 from tests.support.policies import policy as policy_of
 from tests.support.prometheus_bodies import STAMP, failure, http, serve, success
+from tests.support.reported import rolled_back
 
 GUARD = Guard(4711)
 OWN = Ask("GET", "127.0.0.1:4711", cookie=GUARD.key)
@@ -198,12 +202,57 @@ async def test_with_prometheus_each_signal_has_a_chart_or_says_why_not_and_is_no
     assert set(charts) == {criterion.signal for criterion in DEFAULT_CRITERIA if criterion.enabled}
 
 
-async def told(feed: Feed, page: Page) -> dict[str, dict[str, Row | None]]:
-    """The first news of a page that has policies in it."""
+async def told(feed: Feed, page: Page, topic: str = "policies") -> dict[str, dict[str, Row | None]]:
+    """The first news of a page that has the topic in it."""
     async for news in feed.news(page, seconds=60.0):
-        if "policies" in news:
+        if topic in news:
             return news
     raise AssertionError("the news ended")
+
+
+async def test_a_damaged_recording_is_said_on_the_page_which_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    stage = await rolled_back()
+    ((_, body),) = [item for item in stage.kube.objects.items() if item[0][0] == INCIDENTS.plural]
+    report = from_body(body)
+    raw = bytearray(base64.b64decode(report.recordings.tape))
+    raw[10] = 0xFF
+    tape = base64.b64encode(raw).decode()
+    damaged = replace(report, recordings=replace(report.recordings, tape=tape))
+    cli = Cli(capsys)
+    cli.policy(stands(Phase.HELD, incident=stage.world.state.incident))
+    cli.fake.put(INCIDENTS, to_body(damaged, namespace="default"))
+    feed = Feed(Session(cli.fake, "default"), arguments())
+    reading = asyncio.ensure_future(feed.run())
+    try:
+        with feed.page("default/fleet") as page:
+            telling = asyncio.ensure_future(told(feed, page, "details/default/fleet"))
+            await asyncio.wait({reading, telling}, return_when=asyncio.FIRST_COMPLETED)
+        assert not reading.done()
+        notes = (await telling)["details/default/fleet"]["notes"]
+        assert notes is not None
+        assert "no recordings: expected a tape" in str(notes["notes"])
+    finally:
+        reading.cancel()
+
+
+async def test_a_defect_is_said_on_the_page_which_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object, **__: object) -> list[object]:
+        raise ZeroDivisionError("of nothing")
+
+    cli = Cli(capsys)
+    monkeypatch.setattr(Session, "policies", broken)
+    feed = Feed(Session(cli.fake, "default"), arguments())
+    reading = asyncio.ensure_future(feed.run())
+    try:
+        with feed.page("") as page:
+            telling = asyncio.ensure_future(told(feed, page, "about"))
+            await asyncio.wait({reading, telling}, return_when=asyncio.FIRST_COMPLETED)
+        assert not reading.done()
+        assert "ZeroDivisionError: of nothing" in str((await telling)["about"])
+    finally:
+        reading.cancel()
 
 
 async def test_nothing_is_read_until_a_page_is_open_and_each_is_told_everything(

@@ -14,7 +14,7 @@ from precision_operator.errors import QueryInvalid
 from precision_operator.incidents.cost import ORIGIN, STEP
 from precision_operator.incidents.report import Evidence, stamp
 from precision_operator.incidents.slowness import of_pods
-from precision_operator.replay.codec import RecordingError
+from precision_operator.replay.codec import RecordingError, unpacked
 from precision_operator.signals.port import Series
 from precision_operator.signals.promql import written
 from precision_operator.signals.queries import BUILT_IN, render
@@ -29,6 +29,8 @@ LABEL_CHARACTERS = 256
 """Of a label's value that are kept: trainers write them."""
 POINTS = 120
 """Of one series."""
+UNPACKED_BYTES = 16 * 2**20
+"""What is read of one answer that was kept: the limits above make far less of it."""
 SERIES_LIMIT = 50
 """Of one query; the breached workloads' first."""
 
@@ -165,9 +167,9 @@ def series_of(evidence: Evidence) -> list[Series]:
     if not evidence.data:
         return []
     try:
-        raw = json.loads(gzip.decompress(base64.b64decode(evidence.data)))
+        raw = json.loads(unpacked(evidence.data, most_bytes=UNPACKED_BYTES))
         return [Series(labels, tuple((float(t), float(v)) for t, v in points)) for labels, points in raw]
-    except (OSError, EOFError, ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise RecordingError(
             f"evidence {evidence.name}: expected series as gzip in base64, found {type(error).__name__}: {error}; "
             "take the incident from the cluster again"

@@ -3,7 +3,9 @@
 Non-finite floats are strings, for JSON has none. Fields are camelCase, as everywhere in the API.
 """
 
+import base64
 import math
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
@@ -28,6 +30,24 @@ class RecordingError(OperatorError):
     """A recording cannot be read, or a type cannot be recorded."""
 
     reason = Reason.RECORDING_INVALID
+
+
+def unpacked(text: str, *, most_bytes: int) -> bytes:
+    """What gzip in base64 holds.
+
+    Raises:
+        ValueError: it is neither, is damaged or not whole, or holds more than ``most_bytes``.
+    """
+    reader = zlib.decompressobj(wbits=31)
+    try:
+        found = reader.decompress(base64.b64decode(text, validate=True), most_bytes + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if len(found) > most_bytes:
+        raise ValueError(f"more than {most_bytes} bytes")
+    if not reader.eof:
+        raise ValueError("it ends too early")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

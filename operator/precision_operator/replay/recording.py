@@ -5,7 +5,6 @@ header names the format, the operator's version and a fingerprint of the types (
 """
 
 import base64
-import binascii
 import gzip
 import json
 from collections.abc import Sequence
@@ -18,10 +17,12 @@ from precision_operator.api.state import State
 from precision_operator.core.actions import Action
 from precision_operator.core.decide import Decision
 from precision_operator.core.model import Observation, PodView, WorkloadView
-from precision_operator.replay.codec import Json, RecordingError, decode, encode, fingerprint
+from precision_operator.replay.codec import Json, RecordingError, decode, encode, fingerprint, unpacked
 from precision_operator.replay.delta import apply, difference
 
 FORMAT = 2
+UNPACKED_BYTES = 64 * 2**20
+"""What is read of a tape at most: the operator has memory for no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,14 @@ def from_json(raw: Json) -> Recording:
 
 def pack(recordings: Sequence[Recording], *, dropped: int = 0) -> str:
     """A tape as text: gzip in base64. Equal recordings give equal text."""
+    return _packed(_lines(recordings, dropped=dropped))
+
+
+def _packed(lines: bytes) -> str:
+    return base64.b64encode(gzip.compress(lines, compresslevel=6, mtime=0)).decode("ascii")
+
+
+def _lines(recordings: Sequence[Recording], *, dropped: int) -> bytes:
     head: Json = {"format": FORMAT, "operator": __version__, "schema": schema(), "dropped": dropped}
     lines = [json.dumps(head)]
     last: Json = None
@@ -119,7 +128,7 @@ def pack(recordings: Sequence[Recording], *, dropped: int = 0) -> str:
         whole = to_json(recording)
         lines.append(json.dumps(difference(last, whole), allow_nan=False, separators=(",", ":"), ensure_ascii=False))
         last = whole
-    return base64.b64encode(gzip.compress("\n".join(lines).encode(), compresslevel=6, mtime=0)).decode("ascii")
+    return "\n".join(lines).encode()
 
 
 def unpack(text: str) -> Tape:
@@ -129,7 +138,7 @@ def unpack(text: str) -> Tape:
         RecordingError: it is none, is damaged, or has a format unknown here.
     """
     try:
-        head, *entries = gzip.decompress(base64.b64decode(text, validate=True)).decode().split("\n")
+        head, *entries = unpacked(text, most_bytes=UNPACKED_BYTES).decode().split("\n")
         header = json.loads(head)
         if header["format"] != FORMAT:
             raise RecordingError(
@@ -141,14 +150,14 @@ def unpack(text: str) -> Tape:
             last = apply(last, json.loads(entry))
             recordings.append(from_json(last))
         return Tape(tuple(recordings), header["operator"], header["schema"], header["dropped"])
-    except (binascii.Error, OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise RecordingError(
             f"expected a tape (gzip in base64), found {type(error).__name__}: {error}; take it from the cluster again"
         ) from error
 
 
 def bounded(recordings: Sequence[Recording], *, count: int, size_bytes: int, dropped: int = 0) -> tuple[str, int]:
-    """A tape of at most ``count`` passes and ``size_bytes`` characters, and how many passes were left out in all.
+    """A tape of at most ``count`` passes and ``size_bytes`` characters that can be read again; how many passes it lacks.
 
     The first and the last passes matter most (what led to it, how it ended): the middle is thinned.
     """
@@ -158,7 +167,8 @@ def bounded(recordings: Sequence[Recording], *, count: int, size_bytes: int, dro
         while len(kept) > limit:
             del kept[len(kept) // 2]
         gone = dropped + len(recordings) - len(kept)
-        text = pack(kept, dropped=gone)
-        if len(text) <= size_bytes or not kept:
+        lines = _lines(kept, dropped=gone)
+        text = _packed(lines) if len(lines) <= UNPACKED_BYTES else ""
+        if (text and len(text) <= size_bytes) or not kept:
             return text, gone
         limit = len(kept) // 2

@@ -19,9 +19,21 @@ from precision_operator.api.selector import Selector
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.decide import decide
+from precision_operator.incidents.evidence import series_of
+from precision_operator.incidents.report import Evidence
 from precision_operator.replay.codec import RecordingError
 from precision_operator.replay.delta import apply, difference
-from precision_operator.replay.recording import Recording, bounded, describe, from_json, pack, record, to_json, unpack
+from precision_operator.replay.recording import (
+    UNPACKED_BYTES,
+    Recording,
+    bounded,
+    describe,
+    from_json,
+    pack,
+    record,
+    to_json,
+    unpack,
+)
 from precision_operator.replay.rerun import changed, first_difference, parse_assignments, what_if
 from tests.support.fleets import promoted
 
@@ -202,6 +214,37 @@ def test_a_long_tape_keeps_its_ends_and_says_how_many_are_gone() -> None:
     assert unpack(small).recordings
 
 
+def test_no_tape_is_written_that_is_too_large_to_be_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tape = rolled_back()
+    whole = len(base64.b64decode(pack(tape)))
+    monkeypatch.setattr("precision_operator.replay.recording.UNPACKED_BYTES", 4 * whole)
+    text, gone = bounded(tape, count=len(tape), size_bytes=1 << 20)
+    assert gone > 0
+    assert unpack(text).recordings
+
+
+def test_evidence_that_is_damaged_or_too_large_says_so() -> None:
+    for data in (corrupt(zipped(b"[]" * 50)), zipped(bytes(16 * 2**20 + 1)), "not base64!"):
+        evidence = Evidence("overflow", "q", "", "", data=data)
+        with pytest.raises(RecordingError, match="evidence overflow: expected series"):
+            series_of(evidence)
+
+
+def zipped(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content)).decode()
+
+
+def corrupt(text: str) -> str:
+    """One byte of the stream is another."""
+    raw = bytearray(base64.b64decode(text))
+    raw[10] = 0xFF
+    return base64.b64encode(raw).decode()
+
+
+def cut(text: str) -> str:
+    return base64.b64encode(base64.b64decode(text)[:-9]).decode()
+
+
 def damaged(change: dict[str, object]) -> str:
     head, *entries = gzip.decompress(base64.b64decode(pack(rolled_back(2)))).decode().split("\n")
     whole = json.loads(entries[0])
@@ -215,6 +258,10 @@ def damaged(change: dict[str, object]) -> str:
     [
         ("not base64!", "expected a tape"),
         (base64.b64encode(b"not gzip").decode(), "expected a tape"),
+        (zipped(b"[" * 10**6), "expected a tape"),
+        (zipped(bytes(UNPACKED_BYTES + 1)), f"more than {UNPACKED_BYTES} bytes"),
+        (corrupt(zipped(b"{}" * 50)), "expected a tape"),
+        (cut(zipped(b"{}" * 50)), "expected a tape.*ends too early"),
         (damaged({"format": 99}), "expected format 2, found 99"),
         (damaged({"entry": {"state": {"novelty": 1}}}), "State.novelty is unknown to this version"),
         (damaged({"entry": {"state": {"phase": "Nowhere"}}}), "expected a recorded State"),

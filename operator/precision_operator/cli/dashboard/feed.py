@@ -143,6 +143,8 @@ class Feed:
             problem = in_words(error, self._session.flags)
         except OperatorError as error:
             problem = str(error)
+        except Exception as error:  # noqa: BLE001 - the last barrier: whatever was read, the page goes on
+            problem = bounded(f"the dashboard has a defect, report it: {type(error).__name__}: {error}")
         session = self._session
         where = "all namespaces" if self._everywhere else session.namespace
         self.board.put(ABOUT, {"cluster": {"where": where, "flags": list(session.flags), "problem": problem}})
