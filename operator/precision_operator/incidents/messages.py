@@ -1,57 +1,95 @@
 """The messages of a rollback, its escalation and its verification. What was not measured is said to be unknown."""
 
-from precision_operator.api.incident import Scope
+from precision_operator.api.canary import OnNoDifference
+from precision_operator.api.choices import Severity, Strategy
+from precision_operator.api.incident import Scope, predicted_late_seconds
 from precision_operator.api.messages import MessageKind
-from precision_operator.api.spec import Severity
+from precision_operator.api.text import names
 from precision_operator.api.wire import parse_time
+from precision_operator.api.workload import name_of
 from precision_operator.core.model import Evaluation
+from precision_operator.core.observer import RecordedPass
 from precision_operator.incidents.questions import CHANGED
 from precision_operator.incidents.report import Check, CheckResult, Message, Report, stamp
 from precision_operator.incidents.wording import Wording, expected, lasted, listed, measured, message, steps_of
 
 
-def notice(
-    report: Report,
-    wording: Wording,
-    *,
-    namespace: str,
-    now: float,
-    before: Evaluation | None,
-    late_seconds: float = 0.0,
-) -> Message:
+def notice(report: Report, seen: RecordedPass, wording: Wording, *, now: float, before: Evaluation | None) -> Message:
     """The first message: what happened, what is being done, until when, and what it is going to cost.
 
     Args:
         report: of the incident.
+        seen: the newest pass: by its strategy the rollback is told of.
         wording: the admin's part.
-        namespace: of the policy.
         now: seconds since the epoch.
         before: the reading that the rollback was decided on.
-        late_seconds: by how much it is predicted to miss its deadline.
     """
-    label = "Action Required" if report.severity is Severity.P0 else "Rollback"
-    whole = report.scope is not Scope.WORKLOAD
-    steps = [
-        f"New pods start in {report.fallback}" if whole else "The rest of the fleet stays, and is watched",
+    incident = seen.decision.state.incident
+    strategy = incident.strategy if incident is not None else Strategy.EMERGENCY
+    by_canary = strategy is Strategy.CANARY
+    late_seconds = predicted_late_seconds(incident) if incident is not None else 0.0
+    eta = f"{report.stages.deadline_at} ({lasted(_seconds_left(report, now))} from now at the latest)"
+    fields = _fields(report, wording, seen.policy.namespace)
+    following = [
+        *_followed_by(strategy, seen),
+        "Success rate above 95 %, loss and throughput against the FP32 baseline are checked for 2 hours",
+        f"Post-mortem proposed for {fields['postmortem']}",
+    ]
+    fields |= {
+        "status": "Action Required" if report.severity is Severity.P0 else _LABELS.get(strategy, "Rollback"),
+        "eta": f"the canary is judged by {eta}" if by_canary else eta,
+        "late": lasted(late_seconds) if late_seconds > 0 else "",
+        "actions": listed(_actions(report, strategy, seen), numbered=True),
+        "next_steps": listed(following, numbered=True),
+        "expected": listed(f"of the canary: {line}" if by_canary else line for line in expected(before)),
+    }
+    if by_canary:
+        fields["workloads"] = f"a canary ({names(list(map(name_of, seen.decision.state.canary)))})"
+    return message(MessageKind.NOTICE, fields, wording, now=now)
+
+
+_LABELS = {Strategy.GRADUAL: "Gradual Rollback", Strategy.CANARY: "Rollback Canary"}
+
+
+def _actions(report: Report, strategy: Strategy, seen: RecordedPass) -> list[str]:
+    rest = (
+        "New pods start in"
+        if report.scope is not Scope.WORKLOAD
+        else "The rest of the fleet stays; new pods of these start in"
+    )
+    rules = seen.policy.spec.rollback.gradual
+    patience = lasted(rules.in_flight_seconds)
+    if strategy is Strategy.CANARY:
+        return [
+            f"New pods of the canary start in {report.fallback}; those of the rest start as before",
+            f"The canary changes at a step boundary, or after its next checkpoint, waited for at most {patience}",
+            f"It is compared with breached workloads that stay in {report.target}",
+        ]
+    if strategy is Strategy.GRADUAL:
+        return [
+            f"{rest} {report.fallback}",
+            f"Work in flight ends first: to the next checkpoint or the end of a Job, for at most {patience}. What can "
+            "change at a step boundary need not wait",
+            f"Workloads follow in batches of {100 * rules.batch_share:g} %, each acknowledged before the next",
+        ]
+    return [
+        f"{rest} {report.fallback}",
         f"Running trainers are asked for {report.fallback} at their next step boundary",
         "Pods that cannot change while they run are asked for a checkpoint, then deleted; their controllers replace them",
     ]
-    postmortem = stamp(report.decided_at + wording.postmortem_after_seconds)
-    following = [
-        "Trainers that do not acknowledge are restarted",
-        "Success rate above 95 %, loss and throughput against the FP32 baseline are checked for 2 hours",
-        f"Post-mortem proposed for {postmortem}",
+
+
+def _followed_by(strategy: Strategy, seen: RecordedPass) -> list[str]:
+    if strategy is not Strategy.CANARY:
+        hurried = ["What would miss the deadline waits for no turn"] if strategy is Strategy.GRADUAL else []
+        return [*hurried, "Trainers that do not acknowledge are restarted"]
+    promotes = seen.policy.spec.rollback.canary.on_no_difference is OnNoDifference.PROMOTE
+    helped = "If it does better, or no worse," if promotes else "If it does better,"
+    policy = seen.policy
+    return [
+        f"{helped} the rest follows in batches; else it is held, and a person decides",
+        f"To wait no longer: kubectl precision rollback -n {policy.namespace} {policy.name} --emergency",
     ]
-    fields = {
-        **_fields(report, wording, namespace),
-        "status": label,
-        "eta": f"{report.stages.deadline_at} ({lasted(_seconds_left(report, now))} from now at the latest)",
-        "late": lasted(late_seconds) if late_seconds > 0 else "",
-        "actions": listed(steps, numbered=True),
-        "next_steps": listed(following, numbered=True),
-        "expected": listed(expected(before)),
-    }
-    return message(MessageKind.NOTICE, fields, wording, now=now)
 
 
 def escalation(report: Report, wording: Wording, *, namespace: str, now: float) -> Message:

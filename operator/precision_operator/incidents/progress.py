@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from precision_operator.api.incident import predicted_late_seconds
 from precision_operator.api.messages import MessageKind
 from precision_operator.core.model import Evaluation
 from precision_operator.core.observer import RecordedPass
@@ -40,9 +39,7 @@ def ripen(report: Report, seen: RecordedPass, pace: TrainingPace, *, now: float,
     namespace, windows = seen.policy.namespace, pace.windows
     after = seen.observation.evaluation
     if not report.said("Notice"):
-        late = predicted_late_seconds(incident) if (incident := seen.decision.state.incident) is not None else 0.0
-        said = notice(report, pace.wording, namespace=namespace, now=now, before=first, late_seconds=late)
-        report = _say(report, said)
+        report = _say(report, notice(report, seen, pace.wording, now=now, before=first))
     if report.phase is IncidentPhase.ACTIVE:
         due = sum(now - _asked_at(report, seen) >= seconds for seconds in pace.wording.escalate_after_seconds)
         if sum(message.kind == "Escalation" for message in report.messages) < due:

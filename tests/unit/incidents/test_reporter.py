@@ -8,11 +8,13 @@ from itertools import pairwise
 import pytest
 import yaml
 
+from precision_operator.api.choices import Strategy
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.api.wire import parse_time
+from precision_operator.api.workload import name_of as workload_name
 from precision_operator.errors import Forbidden, NotFound
 from precision_operator.incidents.document import from_body, name_of, to_body
 from precision_operator.incidents.notifier import PROMPT_TRIES
@@ -27,7 +29,7 @@ from precision_operator.replay.rerun import first_difference
 from precision_operator.settings import IncidentSettings
 from tests.support.fake_kube import Key
 from tests.support.reported import Stage, promoted, rolled_back
-from tests.support.rollbacks import QUICK, annotate
+from tests.support.rollbacks import MILD, QUICK, annotate
 
 pytestmark = pytest.mark.slow
 
@@ -433,6 +435,47 @@ async def test_an_object_changed_by_somebody_else_is_read_again() -> None:
     await stage.passes(40, 60.0)
     assert {"Notice", "AllClear"} == {m.kind for m in stage.report.messages}
     assert key in stage.kube.objects
+
+
+def said(stage: Stage) -> str:
+    """The body of the notice."""
+    return stage.report.messages[0].body
+
+
+async def test_the_notice_of_a_rollback_canary_is_of_the_canary_alone() -> None:
+    stage = await promoted(rollback={**QUICK, "strategies": {"P2": "Canary"}})
+    stage.world.bad = dict.fromkeys(stage.world.workloads, MILD)
+    await stage.passes(10)
+    assert stage.world.state.by_canary
+    (canary,) = map(workload_name, stage.world.state.canary)
+    assert "Rollback Canary" in stage.report.messages[0].subject
+    body = said(stage)
+    assert f"rollback of a canary ({canary}) to fp32" in body
+    assert "whole fleet" not in body
+    assert "ETA: the canary is judged by " in body
+    assert "those of the rest start as before" in body
+    assert "kubectl precision rollback -n ns fleet --emergency" in body
+
+
+async def test_the_notice_of_a_gradual_rollback_says_that_work_in_flight_ends_first() -> None:
+    stage = await promoted(rollback=QUICK)
+    stage.world.bad = dict.fromkeys(stage.world.workloads, MILD)
+    await stage.passes(10)
+    incident = stage.world.state.incident
+    assert incident is not None
+    assert incident.strategy is Strategy.GRADUAL
+    assert "Gradual Rollback" in stage.report.messages[0].subject
+    assert "2. Work in flight ends first: to the next checkpoint or the end of a Job, for at most 1.0 min" in said(
+        stage
+    )
+    assert "3. Workloads follow in batches of 34 %" in said(stage)
+    assert "then deleted" not in said(stage)
+
+
+async def test_the_notice_of_an_emergency_names_what_is_done_at_once() -> None:
+    stage = await rolled_back()
+    assert "1. New pods start in fp32" in said(stage)
+    assert "2. Running trainers are asked for fp32 at their next step boundary" in said(stage)
 
 
 async def test_a_canary_that_is_compared_for_hours_is_no_rollback_that_hangs() -> None:
