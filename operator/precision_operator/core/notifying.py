@@ -13,7 +13,7 @@ from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.conditions import Condition
 from precision_operator.api.drill import DrillResult
 from precision_operator.api.incident import predicted_late_seconds
-from precision_operator.api.messages import MessageKind, Notified
+from precision_operator.api.messages import MessageKind, Notified, Tone
 from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import bounded
@@ -32,7 +32,8 @@ QUIET_SECONDS: Final = 600.0
 """Between two messages of one topic: a state that comes and goes is told of once in this time."""
 HOUR_SECONDS: Final = 3600.0
 MOST_AN_HOUR: Final = 12
-"""Messages about one policy in any hour; others wait, and are not sent where they are over by then."""
+"""Messages about one policy in any hour, and as many of failures beside them, which wait behind nothing else; others wait,
+and are not sent where they are over by then."""
 KEPT: Final = 32
 """Entries of the memory. The oldest go first."""
 
@@ -103,21 +104,28 @@ def owed(state: State, notified: Iterable[Notified], now: float) -> tuple[Owed, 
         now: seconds since the epoch.
     """
     known = {(entry.topic, entry.occasion): entry for entry in notified}
-    lately = sorted(entry.at for entry in known.values() if entry.at > now - HOUR_SECONDS)
+    of_the_hour = [entry for entry in known.values() if entry.at > now - HOUR_SECONDS]
+    lately = {urgent: sorted(e.at for e in of_the_hour if _is_urgent(e.topic) is urgent) for urgent in (True, False)}
     newest: dict[str, float] = {}
     for topic, _ in known:
         newest[topic] = max(e.at for e in known.values() if e.topic == topic)
     found: list[Owed] = []
-    first = count(len(lately))
+    taken = {urgent: count(len(times)) for urgent, times in lately.items()}
     for call in calls(state, now):
         entry = known.get((call.topic, call.occasion))
         if entry is None:
             # Bounded, for the clock may have been set back since.
             quiet_until = min(newest.get(call.topic, now - QUIET_SECONDS), now) + QUIET_SECONDS
-            found.append(Owed(call, 0, max(now, quiet_until, _room_at(lately, next(first), now))))
+            urgent = _is_urgent(call.topic)
+            found.append(Owed(call, 0, max(now, quiet_until, _room_at(lately[urgent], next(taken[urgent]), now))))
         elif call.kind.escalates and entry.level < len(ESCALATE_SECONDS):
             found.append(Owed(call, entry.level + 1, max(now, entry.at + ESCALATE_SECONDS[entry.level])))
     return tuple(found)
+
+
+def _is_urgent(topic: str) -> bool:
+    kind = MessageKind.known(topic.partition("/")[0])
+    return kind is not None and kind.tone is Tone.FAILURE
 
 
 def _room_at(lately: list[float], taken: int, now: float) -> float:

@@ -4,7 +4,7 @@ An alert tells of a message, not of a state: nobody ends it, so that it ends by 
 """
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote, urlsplit
 
 from precision_operator.api.messages import MessageKind, Tone
@@ -27,8 +27,10 @@ repetition of the first.
 """
 
 
-def alert_of(kind: str, subject: str, body: str, facts: Mapping[str, str]) -> dict[str, object]:
-    """The alert; the same message once more is the same alert."""
+def alert_of(kind: str, subject: str, body: str, facts: Mapping[str, str], *, now: float) -> dict[str, object]:
+    """The alert; the same message once more is the same alert. It stands from ``now``, seconds since the epoch: one that
+    was delivered late is seen as long as any other.
+    """
     tone = (MessageKind.known(kind) or MessageKind.ATTENTION).tone
     began = datetime.fromisoformat(facts["at"])
     labels = {"alertname": f"Precision{kind}", "severity": _SEVERITIES[tone]}
@@ -40,7 +42,7 @@ def alert_of(kind: str, subject: str, body: str, facts: Mapping[str, str]) -> di
         "labels": labels,
         "annotations": annotations,
         "startsAt": began.isoformat(),
-        "endsAt": (began + STANDS).isoformat(),
+        "endsAt": (datetime.fromtimestamp(now, UTC) + STANDS).isoformat(),
     }
 
 

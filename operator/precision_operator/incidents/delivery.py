@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypedDict
 from urllib.parse import urlencode
@@ -104,7 +105,7 @@ def _posted(url: str, note: Note, timeout_seconds: float) -> str:
     import requests
 
     where, user = address_of(url)
-    alert = alert_of(note["kind"], note["subject"], note["body"], note["facts"])
+    alert = alert_of(note["kind"], note["subject"], note["body"], note["facts"], now=time.time())
     try:
         answer = requests.post(where, json=[alert], auth=user, timeout=timeout_seconds, allow_redirects=False)
     except requests.RequestException as error:

@@ -15,7 +15,7 @@ from precision_operator.api.choices import Severity, Strategy
 from precision_operator.api.conditions import Condition
 from precision_operator.api.drill import Drill, DrillResult
 from precision_operator.api.incident import Incident, Scope
-from precision_operator.api.messages import MessageKind, Notified
+from precision_operator.api.messages import MessageKind, Notified, Tone
 from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import HeldWorkload, Phase, State
@@ -203,12 +203,23 @@ def flood(now: float) -> State:
     return replace(rolling(escalated=True, predicted_seconds=9e6, decided_at=now), conditions=tuple(since))
 
 
-def test_in_any_hour_no_more_than_a_dozen_are_told_of_a_policy() -> None:
+def test_a_failure_does_not_wait_behind_a_dozen_harmless_messages() -> None:
+    told = [Notified("InvestigationBegun", f"{n}-overflow", NOW - 60.0 * n) for n in range(MOST_AN_HOUR)]
+    state, _ = STANDS["WeightsSuspect"]
+    assert [found.due_at for found in owed(state, told, NOW)] == [NOW]
+    state, _ = STANDS["ApprovalWanted"]
+    assert [found.due_at > NOW for found in owed(state, told, NOW)] == [True]
+
+
+@pytest.mark.parametrize("urgent", [True, False])
+def test_in_any_hour_no_more_than_a_dozen_are_told_of_a_policy(urgent: bool) -> None:
     told: list[Notified] = []
     for step in range(3 * 60):
         now = NOW + step * 60.0
         told += [
-            found.notified(now) for found in owed(flood(now), told, now) if found.level == 0 and found.due_at <= now
+            found.notified(now)
+            for found in owed(flood(now), told, now)
+            if found.level == 0 and found.due_at <= now and (found.call.kind.tone is Tone.FAILURE) is urgent
         ]
     assert len(told) > 2 * MOST_AN_HOUR
     times = sorted(entry.at for entry in told)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from lab.operate.messages import messages
@@ -28,8 +30,9 @@ def test_every_kind_arrives_whole_on_every_server() -> None:
     }
 
 
-def test_an_alert_has_the_labels_of_those_that_ship_and_ends_by_itself() -> None:
-    assert alert_of("Notice", "subject", "body", FACTS) == {
+def test_an_alert_has_the_labels_of_those_that_ship_and_ends_by_itself_an_hour_after_it_was_sent() -> None:
+    sent_at = datetime(2026, 1, 1, 3, tzinfo=UTC).timestamp()
+    assert alert_of("Notice", "subject", "body", FACTS, now=sent_at) == {
         "labels": {
             "alertname": "PrecisionNotice",
             "severity": "critical",
@@ -39,7 +42,7 @@ def test_an_alert_has_the_labels_of_those_that_ship_and_ends_by_itself() -> None
         },
         "annotations": {"summary": "subject", "description": "body", "runbook_url": "https://wiki/#notice"},
         "startsAt": "2026-01-01T00:00:00+00:00",
-        "endsAt": "2026-01-01T01:00:00+00:00",
+        "endsAt": "2026-01-01T04:00:00+00:00",
     }
 
 
