@@ -41,12 +41,22 @@ RUN_LABELS = (
 )
 """Of ``genesis_run_info``: what a person may have changed, the model first."""
 
+OF_A_DAY = "_of_a_day"
+"""Follows the name of a signal whose built-in query was asked over a day."""
 _DAY_QUERIES = {
     RUN_INFO: f'max by (pod, {", ".join(RUN_LABELS)}) (genesis_run_info{{namespace="$namespace"}})',
+    f"{Signal.OVERFLOW}{OF_A_DAY}": (
+        'max by (pod) (increase(genesis_fp16_overflow_steps_total{namespace="$namespace"}[15m])'
+        ' / (increase(genesis_fp16_training_steps_total{namespace="$namespace"}[15m]) >= 20))'
+    ),
+    f"{Signal.DIVERGENCE}{OF_A_DAY}": (
+        'max by (pod) ((genesis_training_loss{namespace="$namespace"} - genesis_fp32_baseline_loss{namespace="$namespace"})'
+        ' / (abs(genesis_fp32_baseline_loss{namespace="$namespace"}) > 0 < Inf))'
+    ),
     "loss_of_a_day": 'max by (pod) (genesis_training_loss{namespace="$namespace"})',
     "throughput_of_a_day": 'max by (pod) (rate(genesis_training_samples_total{namespace="$namespace"}[15m]))',
 }
-"""What changed, and the trends that led there."""
+"""What changed, and the trends that led there. Rates are of 15 minutes, for points lie 12 minutes apart."""
 
 _STATISTICS = {
     "loss_scale": 'max by (pod) (genesis_loss_scale{namespace="$namespace"})',
@@ -63,6 +73,8 @@ _STATISTICS = {
 """What the trainers, and the GPUs where a DCGM exporter runs, said of themselves around the breach."""
 
 _UNITS = {
+    f"{Signal.OVERFLOW}{OF_A_DAY}": SIGNALS[Signal.OVERFLOW].unit,
+    f"{Signal.DIVERGENCE}{OF_A_DAY}": SIGNALS[Signal.DIVERGENCE].unit,
     "loss_of_a_day": "loss",
     "throughput_of_a_day": "samples/s",
     "loss_scale": "loss scale",

@@ -9,8 +9,9 @@ from precision_operator.api.spec import PolicySpec
 from precision_operator.api.state import Phase
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import parse_time
-from precision_operator.incidents.evidence import RUN_INFO, RUN_LABELS, series_of
+from precision_operator.incidents.evidence import OF_A_DAY, RUN_INFO, RUN_LABELS, series_of
 from precision_operator.incidents.report import Evidence, Report, ReviewAnswer
+from precision_operator.incidents.wording import lasted
 from precision_operator.reasons import Reason
 from precision_operator.signals.port import Series
 
@@ -103,21 +104,32 @@ def _warnings(report: Report, spec: PolicySpec) -> ReviewAnswer:
             WARNINGS, "unknown", evidence.error if evidence and evidence.error else "no samples were found"
         )
     criterion = spec.criterion(signal)
+    day = _find(report, f"{signal.value}{OF_A_DAY}")
+    asked = [evidence]
+    if day is not None and day.series and not (criterion.query or criterion.promql):
+        asked.append(day)  # of another query than the built-in one it says nothing
     level = criterion.enter / _WARNING_SHARE if criterion.lower_is_worse else criterion.enter * _WARNING_SHARE
     level = min(level, (1 + criterion.enter) / 2) if criterion.lower_is_worse else level
     began = parse_time(report.stages.detected_at) or 0.0
+    read_s = began - min(parse_time(each.start) or began for each in asked)
     early = [
         t
-        for series in _series(report, signal.value)
+        for each in asked
+        for series in series_of(each)
         for t, value in series.points
         if t < began and (value < level if criterion.lower_is_worse else value > level)
     ]
     side = "below" if criterion.lower_is_worse else "above"
     if not early:
-        return ReviewAnswer(WARNINGS, "No: it came at once", f"{signal} was never {side} {level:g} before")
-    return ReviewAnswer(
-        WARNINGS, f"Yes: {signal} was {side} {level:g} from {began - min(early):.0f} s before", evidence.query
+        return ReviewAnswer(
+            WARNINGS,
+            f"No, in the {lasted(read_s)} before: it came at once",
+            f"{signal} was never {side} {level:g} in that time",
+        )
+    text = (
+        f"Yes: {signal} was {side} {level:g} from {began - min(early):.0f} s before, of {lasted(read_s)} that were read"
     )
+    return ReviewAnswer(WARNINGS, text, evidence.query)
 
 
 def _again(report: Report, changed: ReviewAnswer) -> ReviewAnswer:

@@ -17,9 +17,12 @@ from precision_operator.api.wire import parse_time
 from precision_operator.api.workload import name_of as workload_name
 from precision_operator.errors import Forbidden, NotFound
 from precision_operator.incidents.document import from_body, name_of, to_body
+from precision_operator.incidents.evidence import DAY_SECONDS, Question, keep
 from precision_operator.incidents.notifier import PROMPT_TRIES
+from precision_operator.incidents.questions import answer
 from precision_operator.incidents.report import (
     CheckResult,
+    Evidence,
     IncidentPhase,
 )
 from precision_operator.incidents.reporter import GONE_FAILURES, PAST_SECONDS
@@ -27,6 +30,7 @@ from precision_operator.kube.port import INCIDENTS, JsonObject, Resource
 from precision_operator.replay.recording import unpack
 from precision_operator.replay.rerun import first_difference
 from precision_operator.settings import IncidentSettings
+from precision_operator.signals.port import Series
 from tests.support.fake_kube import Key
 from tests.support.reported import Stage, promoted, rolled_back
 from tests.support.rollbacks import MILD, QUICK, annotate
@@ -56,7 +60,7 @@ async def test_a_rollback_has_one_incident_with_its_stages_inputs_and_evidence()
     assert len(tape.recordings) == report.recordings.count > 3
     assert first_difference(tape.recordings) is None
     assert [r.state.phase for r in tape.recordings][:2] == [Phase.HEALTHY, Phase.HEALTHY]
-    day = {"run_info", "loss_of_a_day", "throughput_of_a_day"}
+    day = {"run_info", *(f"{name}_of_a_day" for name in ("overflow", "divergence", "loss", "throughput"))}
     statistics = {"loss_scale", "grad_norm", "sentinel_level", "gpu_utilisation", "gpu_memory_used"}
     statistics |= {"training_step", "training_step_origin"}
     assert {e.name for e in report.evidence} == {*(s.value for s in Signal), *day, *statistics}
@@ -70,6 +74,7 @@ async def test_questions_are_answered_from_data_and_unknown_without() -> None:
     assert answers["Was low precision working initially?"].startswith("Yes")
     assert answers["What changed recently?"] == "lr: 0.1 → 0.9"
     assert answers["Were there warning signs?"].startswith("Yes: overflow was above 0.15")
+    assert answers["Were there warning signs?"].endswith("of 24.0 h that were read")
     assert answers["Can it be re-enabled safely?"] == "With configuration changes"
 
     without = await promoted()
@@ -81,6 +86,26 @@ async def test_questions_are_answered_from_data_and_unknown_without() -> None:
     assert without.report.phase is IncidentPhase.VERIFYING
     assert "secret" not in yaml.safe_dump(list(without.kube.objects.values()))
     assert b'precision_report_errors_total{reason="MetricsUnavailable"}' in without.metrics.exposition()
+
+
+async def test_a_warning_of_hours_ago_is_found_and_the_span_that_was_read_is_named() -> None:
+    stage = await rolled_back()
+    report, spec = stage.report, stage.world.policy.spec
+    began = parse_time(report.stages.detected_at)
+    assert began is not None
+
+    def warned(*evidence: Evidence) -> str:
+        return next(a.answer for a in answer(replace(report, evidence=evidence), spec) if "warning" in a.question)
+
+    def overflow(name: str, since: float, *points: tuple[float, float]) -> Evidence:
+        return keep(Question(name, "q", since, began), [Series({"pod": "hot-1-1"}, points)], first=())
+
+    near = overflow("overflow", began - 1800.0, (began - 600.0, 0.01))
+    assert warned(near) == "No, in the 30.0 min before: it came at once"
+    calm = overflow("overflow_of_a_day", began - DAY_SECONDS, (began - 18000.0, 0.01))
+    assert warned(near, calm) == "No, in the 24.0 h before: it came at once"
+    day = overflow("overflow_of_a_day", began - DAY_SECONDS, (began - 18000.0, 0.2), (began - 600.0, 0.01))
+    assert warned(near, day) == "Yes: overflow was above 0.15 from 18000 s before, of 24.0 h that were read"
 
 
 @pytest.mark.parametrize(
