@@ -71,6 +71,19 @@ def shell_blocks(blocks: list[Block]) -> list[Block]:
     return [block for block in blocks if block.language == "sh"]
 
 
+def in_blocks(text: str) -> list[str]:
+    """The lines of ``sh`` blocks that begin with kubectl."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("kubectl ")]
+
+
+def in_prose(text: str) -> list[str]:
+    """Code within a sentence that begins with kubectl."""
+    prose = re.sub(r"^```sh\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    inline = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
+    return [code for code in inline if code.startswith("kubectl ")]
+
+
 def main() -> int:
     """Print the listing."""
     found = shell_blocks(all_blocks())

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lab.docs.commands import in_blocks, in_prose
 from lab.setup.kube import kube_binaries
 from precision_operator.cli import parser as plugin
 from precision_trainer.cli import main as trainer
@@ -38,14 +39,7 @@ VARIABLES = {
 
 def commands(text: str) -> list[str]:
     """Lines of code, and code within a sentence, that begin with kubectl."""
-    blocks = [
-        line
-        for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        for line in block.splitlines()
-    ]
-    prose = re.sub(r"^```sh\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    inline = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
-    return [line for line in (*blocks, *inline) if line.startswith("kubectl ")]
+    return [*in_blocks(text), *in_prose(text)]
 
 
 def words(command: str) -> list[str]:

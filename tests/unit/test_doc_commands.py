@@ -8,6 +8,7 @@ import yaml
 
 from lab import paths
 from lab.docs.commands import Block, all_blocks, blocks_of, shell_blocks
+from lab.operate.rules import RUNBOOKS, missed, runbook_commands
 from lab.surfaces.pages import MARK, WALKS, Walk
 from precision_operator.cli import MODULES, parser
 from precision_operator.cli.lint import lint
@@ -118,3 +119,37 @@ def test_blocks_are_found_with_their_marks_also_in_lists() -> None:
     assert not bare.is_marked
     assert (listed.reason, listed.text) == ("needs Docker", "docker run \\\n  x\n")
     assert shell_blocks([first, bare, listed, other]) == [first, bare, listed]
+
+
+def test_a_command_of_the_runbooks_counts_as_run_only_where_a_pasted_block_has_it() -> None:
+    text = """Do `kubectl get a` or `kubectl
+    get b`.
+
+<!-- run by: make surfaces -->
+```sh
+kubectl get a
+kubectl get c
+kubectl get c
+```
+
+<!-- run by: somebody -->
+```sh
+kubectl get d
+```
+
+<!-- not run: needs a node -->
+```sh
+kubectl get e
+```
+"""
+    counted = runbook_commands(list(blocks_of(RUNBOOKS, text)), text)
+    parts = {"runbook_commands_run": 2, "runbook_commands_marked": 1, "runbook_commands_in_sentences": 1}
+    assert counted == {"runbook_commands": 5, **parts}
+    assert missed(counted) == [
+        "expected 5 commands of the runbooks, found 2 that are run, 1 with a reason and 1 in sentences"
+    ]
+
+
+def test_each_command_of_the_runbooks_is_run_or_says_why_not_or_stands_in_a_sentence() -> None:
+    page = (paths.ROOT / RUNBOOKS).read_text()
+    assert missed(runbook_commands(SHELL, page)) == []

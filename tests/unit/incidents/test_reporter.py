@@ -8,32 +8,28 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from precision_operator.api.choices import Strategy
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.api.wire import parse_time
-from precision_operator.api.workload import name_of as workload_name
-from precision_operator.errors import Forbidden, NotFound
+from precision_operator.errors import NotFound
 from precision_operator.incidents.document import from_body, name_of, to_body
 from precision_operator.incidents.evidence import DAY_SECONDS, Question, keep
-from precision_operator.incidents.notifier import PROMPT_TRIES
 from precision_operator.incidents.questions import answer
 from precision_operator.incidents.report import (
     CheckResult,
     Evidence,
     IncidentPhase,
 )
-from precision_operator.incidents.reporter import GONE_FAILURES, PAST_SECONDS
-from precision_operator.kube.port import INCIDENTS, JsonObject, Resource
+from precision_operator.incidents.reporter import GONE_FAILURES
+from precision_operator.kube.port import INCIDENTS
 from precision_operator.replay.recording import unpack
 from precision_operator.replay.rerun import first_difference
 from precision_operator.settings import IncidentSettings
 from precision_operator.signals.port import Series
 from tests.support.fake_kube import Key
-from tests.support.reported import Stage, promoted, rolled_back
-from tests.support.rollbacks import MILD, QUICK, annotate
+from tests.support.reported import promoted, rolled_back
 
 pytestmark = pytest.mark.slow
 
@@ -271,98 +267,6 @@ async def test_an_incident_from_before_is_not_invented() -> None:
     assert stage.reports() == []
 
 
-async def test_messages_go_to_who_is_on_call_once() -> None:
-    stage = await rolled_back()
-    stage.reporter = stage.hired()
-    await stage.passes(130, 60.0)
-    assert stage.delivered == [("on-call", "Notice"), ("on-call", "AllClear")]
-    assert [m.delivered for m in stage.report.messages] == [("on-call",), ("on-call",)]
-
-
-async def test_a_channel_that_refuses_is_tried_again_for_as_long_as_the_incident_is_kept() -> None:
-    stage = await promoted()
-    stage.refused = 3
-    stage.breach()
-    await stage.passes(8)
-    assert stage.delivered == [("on-call", "Notice")]
-    assert b'precision_report_errors_total{reason="NotDelivered"} 3.0' in stage.metrics.exposition()
-    long = await promoted()
-    long.refused = 1000
-    long.breach()
-    await long.passes(8)
-    await long.passes(150, 60.0)
-    assert long.report.phase is IncidentPhase.CLOSED
-    writes, tries = long.incident_writes, 1000 - long.refused
-    assert tries > 2 * PROMPT_TRIES
-    long.refused = 0
-    await long.passes(10, 60.0)
-    assert long.delivered == [("on-call", "Notice"), ("on-call", "AllClear")]
-    assert [m.delivered for m in long.report.messages] == [("on-call",), ("on-call",)]
-    assert long.incident_writes - writes <= 2
-
-
-async def closed_untold() -> Stage:
-    """A person retried before the channel took the notice."""
-    stage = await promoted()
-    stage.refused = 10**6
-    stage.breach()
-    await stage.passes(8)
-    stage.world.bad = {}
-    annotate(stage.world)
-    await stage.passes(10)
-    assert stage.report.phase is IncidentPhase.CLOSED
-    assert [m.delivered for m in stage.report.messages] == [()]
-    stage.refused = 0
-    return stage
-
-
-async def test_a_new_leader_sends_what_a_closed_incident_owes_and_adds_nothing_else() -> None:
-    stage = await closed_untold()
-    before = stage.report
-    stage.reporter = stage.hired()
-    await stage.passes(20)
-    assert stage.delivered == [("on-call", "Notice")]
-    told = (replace(before.messages[0], delivered=("on-call",)),)
-    assert replace(stage.report, recordings=before.recordings) == replace(before, messages=told)
-    assert stage.report.recordings.count == before.recordings.count
-    stage.reporter = stage.hired()
-    await stage.passes(3)
-    assert stage.delivered == [("on-call", "Notice")]
-
-
-async def test_a_new_leader_sends_nothing_of_an_incident_that_was_closed_long_ago() -> None:
-    stage = await closed_untold()
-    stage.world.now += PAST_SECONDS + 60.0
-    stage.reporter = stage.hired()
-    await stage.passes(5)
-    assert stage.delivered == []
-
-
-async def test_a_leader_that_leads_again_sends_nothing_of_what_it_knew_before() -> None:
-    stage = await promoted()
-    stage.refused = 1
-    stage.breach()
-    await stage.passes(1)
-    stage.leads = False
-    await stage.turn()
-    stage.world.now += 4 * 3600.0
-    stage.leads, stage.refused = True, 0
-    await stage.turn()
-    assert stage.delivered == []
-
-
-async def test_a_retry_is_noted_of_an_incident_that_is_closed_and_still_owes_a_message() -> None:
-    stage = await rolled_back()
-    stage.world.bad = {}
-    await stage.passes(29, 60.0)
-    stage.refused = 10**6
-    await stage.passes(130, 60.0)
-    assert stage.report.phase is IncidentPhase.CLOSED
-    annotate(stage.world)
-    await stage.passes(3)
-    assert stage.report.stages.left_at != ""
-
-
 async def test_a_retry_ends_the_verification() -> None:
     stage = await rolled_back()
     stage.world.bad = {}
@@ -401,39 +305,6 @@ async def test_no_incident_is_refused_for_what_people_wrote() -> None:
     assert "hunter2" not in found.message
 
 
-@pytest.mark.parametrize("read", [True, False])
-async def test_a_rollback_goes_on_and_is_told_of_while_incidents_cannot_be_written(
-    read: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage = await promoted()
-    get = stage.kube.get
-
-    async def refuse_reading(resource: Resource, namespace: str, name: str) -> JsonObject:
-        if resource == INCIDENTS:
-            raise Forbidden("precisionincidents is forbidden", status=403)
-        return await get(resource, namespace, name)
-
-    if not read:
-        monkeypatch.setattr(stage.kube, "get", refuse_reading)
-
-    def refuse(verb: str, key: Key) -> None:
-        raise Forbidden("precisionincidents is forbidden", status=403)
-
-    stage.kube.before_write = refuse
-    stage.breach()
-    await stage.passes(8)
-    assert stage.world.state.phase is Phase.HELD
-    assert stage.reports() == []
-    assert b'precision_report_errors_total{reason="Forbidden"}' in stage.metrics.exposition()
-    assert stage.delivered == [("on-call", "Notice")]
-    monkeypatch.undo()
-    stage.kube.before_write = lambda verb, key: None
-    await stage.passes(20, 60.0)
-    assert ("on-call", "Notice") not in stage.delivered[1:]
-    assert {"Detected", "Decided", "InFallback"} <= {m.what for m in stage.report.timeline}
-    assert first_difference(unpack(stage.report.recordings.tape).recordings) is None
-
-
 async def test_an_incident_that_went_with_its_namespace_is_given_up() -> None:
     stage = await promoted()
     refused: list[str] = []
@@ -460,78 +331,6 @@ async def test_an_object_changed_by_somebody_else_is_read_again() -> None:
     await stage.passes(40, 60.0)
     assert {"Notice", "AllClear"} == {m.kind for m in stage.report.messages}
     assert key in stage.kube.objects
-
-
-def said(stage: Stage) -> str:
-    """The body of the notice."""
-    return stage.report.messages[0].body
-
-
-async def test_the_notice_of_a_rollback_canary_is_of_the_canary_alone() -> None:
-    stage = await promoted(rollback={**QUICK, "strategies": {"P2": "Canary"}})
-    stage.world.bad = dict.fromkeys(stage.world.workloads, MILD)
-    await stage.passes(10)
-    assert stage.world.state.by_canary
-    (canary,) = map(workload_name, stage.world.state.canary)
-    assert "Rollback Canary" in stage.report.messages[0].subject
-    body = said(stage)
-    assert f"rollback of a canary ({canary}) to fp32" in body
-    assert "whole fleet" not in body
-    assert "ETA: the canary is judged by " in body
-    assert "those of the rest start as before" in body
-    assert "kubectl precision rollback -n ns fleet --emergency" in body
-
-
-async def test_the_notice_of_a_gradual_rollback_says_that_work_in_flight_ends_first() -> None:
-    stage = await promoted(rollback=QUICK)
-    stage.world.bad = dict.fromkeys(stage.world.workloads, MILD)
-    await stage.passes(10)
-    incident = stage.world.state.incident
-    assert incident is not None
-    assert incident.strategy is Strategy.GRADUAL
-    assert "Gradual Rollback" in stage.report.messages[0].subject
-    assert "2. Work in flight ends first: to the next checkpoint or the end of a Job, for at most 1.0 min" in said(
-        stage
-    )
-    assert "3. Workloads follow in batches of 34 %" in said(stage)
-    assert "then deleted" not in said(stage)
-
-
-async def test_the_notice_of_an_emergency_names_what_is_done_at_once() -> None:
-    stage = await rolled_back()
-    assert "1. New pods start in fp32" in said(stage)
-    assert "2. Running trainers are asked for fp32 at their next step boundary" in said(stage)
-
-
-async def test_a_canary_that_is_compared_for_hours_is_no_rollback_that_hangs() -> None:
-    rollback = {**QUICK, "strategies": {"P2": "Canary"}, "fleetShare": 0.5}
-    stage = await promoted(rollback=rollback)
-    stage.world.everywhere = {Signal.SPEED: 0.7}
-    await stage.passes(100, 60.0)
-    assert stage.world.state.by_canary
-    assert (stage.report.phase, stage.delivered) == (IncidentPhase.ACTIVE, [("on-call", "Notice")])
-    number = str(stage.world.state.transition_id)
-    stage.world.policy = replace(stage.world.policy, annotations={"precision.genesis.ai/promote": number})
-    await stage.passes(20)
-    assert stage.world.state.phase is Phase.HELD
-    assert stage.report.phase is IncidentPhase.VERIFYING
-    assert "CanaryPromoted" in {m.what for m in stage.report.timeline}
-    assert {kind for _, kind in stage.delivered} == {"Notice"}
-
-
-async def test_a_rollback_that_hangs_is_escalated_twice() -> None:
-    stage = await promoted()
-    stage.breach()
-    stage.world.unobservable = {"hot-3"}
-    await stage.unacted(40, 60.0)
-    assert stage.report.phase is IncidentPhase.ACTIVE
-    assert [m.kind for m in stage.report.messages] == ["Notice", "Escalation", "Escalation"]
-    assert stage.delivered == [
-        ("on-call", "Notice"),
-        *(("ml-lead", "Escalation"), ("on-call", "Escalation")),
-        *(("executive", "Escalation"), ("ml-lead", "Escalation"), ("on-call", "Escalation")),
-    ]
-    assert [m.subject.rpartition(" after ")[2] for m in stage.report.messages[1:]] == ["15.0 min", "30.0 min"]
 
 
 async def test_closed_incidents_are_kept_up_to_a_number_and_an_age() -> None:
