@@ -36,6 +36,11 @@ class _Letter:
     entry: Notified
     post: Post
 
+    @property
+    def reached(self) -> bool:
+        """Some channel has taken it."""
+        return any(message.delivered for message in self.post.messages)
+
 
 @dataclass(slots=True)
 class _Track:
@@ -140,7 +145,11 @@ class Announcer:
             for topic, entry in track.sent.items()
             if entry not in state.notified and (topic in standing or now - entry.at < HOUR_SECONDS)
         }
-        self._drop(track, track.letters.keys() - standing)
+        over = track.letters.keys() - standing
+        # Whom one of them has reached is told of the same no sooner than of any other.
+        reached = [letter for topic, letter in track.letters.items() if topic in over and letter.reached]
+        track.sent |= {(letter.entry.topic, letter.entry.occasion): letter.entry for letter in reached}
+        self._drop(track, over)
         moments: list[float] = []
         under_way = (letter.entry for letter in track.letters.values())
         for found in owed(state, (*state.notified, *track.sent.values(), *under_way), now):

@@ -75,6 +75,10 @@ class _Lane:
     channel: NotificationChannel
     waiting: deque[tuple[Key, Outgoing]] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    failures: int = 0
+    """In a row."""
+    rests_until: float = 0.0
+    """What was tried before is not tried earlier: a channel that is gone costs the same however much waits for it."""
 
 
 class Notifier:
@@ -128,9 +132,9 @@ class Notifier:
     def next_at(self, post: Post) -> float | None:
         """When there is something to do; None: every channel has taken every message."""
         now, moments = self._clock.time(), []
-        for key, _, _ in self._owed(post):
+        for key, _, lane in self._owed(post):
             waits = key in self._queued or key in self._taken
-            moments.append(now + LOOK_AGAIN_SECONDS if waits else self._tries.get(key, (0, 0.0))[1])
+            moments.append(now + LOOK_AGAIN_SECONDS if waits else self._due_at(key, lane))
         return min(moments, default=None)
 
     def hand_over(self, post: Post) -> tuple[Message, ...]:
@@ -141,11 +145,10 @@ class Notifier:
                 self._taken.discard(key)
                 messages = tuple(_noted(m, lane.name) if _id(m) == _id(message) else m for m in messages)
                 continue
-            tries, due_at = self._tries.get(key, (0, 0.0))
-            if due_at > now or key in self._queued:
+            if self._due_at(key, lane) > now or key in self._queued:
                 continue
             if len(lane.waiting) >= QUEUE:
-                self._tries[key] = (tries, now + LOOK_AGAIN_SECONDS)
+                self._tries[key] = (self._tries.get(key, (0, 0.0))[0], now + LOOK_AGAIN_SECONDS)
                 self._metrics.notification(lane.name, MessageResult.DEFERRED)
                 continue
             self._queued.add(key)
@@ -191,6 +194,8 @@ class Notifier:
         except Exception:  # noqa: BLE001 - the last barrier: a message is no reason to end the operator
             why = Reason.INTERNAL_ERROR
             _LOG.exception("channel %s", lane.name, extra={"reason": why})
+        if delivered:
+            lane.failures, lane.rests_until = 0, 0.0
         wanted = self._queued.intersection(key for key, _ in batch)
         self._queued -= wanted
         for key, _ in batch[:delivered]:
@@ -198,12 +203,18 @@ class Notifier:
             self._tries.pop(key, None)
         self._taken |= {key for key, _ in batch[:delivered] if key in wanted}
         if why:  # the rest was not tried, and is handed over again
-            self._failed(*batch[0], why=why, again=batch[0][0] in wanted)
+            lane.rests_until = self._clock.time() + RETRY.seconds(lane.failures)
+            lane.failures += 1
+            self._failed(*batch[0], why=why, again=batch[0][0] in wanted, failures=lane.failures)
         return len(batch)
 
-    def _failed(self, key: Key, outgoing: Outgoing, *, why: str, again: bool) -> None:
+    def _due_at(self, key: Key, lane: _Lane) -> float:
+        tries, due_at = self._tries.get(key, (0, 0.0))
+        return max(due_at, lane.rests_until) if tries else due_at
+
+    def _failed(self, key: Key, outgoing: Outgoing, *, why: str, again: bool, failures: int) -> None:
         tries = self._tries.get(key, (0, 0.0))[0]
-        late = tries + 1 >= PROMPT_TRIES or not again
+        late = max(tries + 1, failures) >= PROMPT_TRIES or not again
         if again:
             self._tries[key] = (tries + 1, self._clock.time() + RETRY.seconds(tries))
         self._metrics.report_error(NotDelivered.reason)

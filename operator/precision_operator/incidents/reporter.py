@@ -44,7 +44,9 @@ KEPT_READINGS = 20_000
 IDLE_SECONDS = 3600.0
 RETRY = Backoff(2.0, 300.0)
 PAST_SECONDS = 86400.0
-"""A new leader takes up no message of a closed incident that is older: a channel that was added since is not told of it."""
+"""A new leader takes up no message of a closed incident that is older: a channel that was added since is not told of it.
+Nor is one tried any longer whose policy is gone.
+"""
 GONE_FAILURES = 5
 """After so many answers that there is no place for it, the incident of a policy that is gone is given up: about a minute."""
 
@@ -197,11 +199,11 @@ class Reporter:
             track.left = None
         case = track.case
         if case is not None and track.last is not None:
-            if track.gone:
+            if track.gone and case.report.phase is not IncidentPhase.CLOSED:
                 case.report = ended(case.report, now=self._clock.time())
             await self._advance(key, case, track.last)
             track.verified = (case.report.id, counted(case.report.checklist))
-            if case.report.phase is IncidentPhase.CLOSED and not self._owes(key, case.report):
+            if self._is_over(key, case.report, old_too=track.gone):
                 self._notifier.forget(case.report, key.namespace)
                 track.case, track.finished, track.last = None, case.report.id, None
                 await self._store.retention.prune(key.namespace, key.name, now=self._clock.time())
@@ -223,7 +225,7 @@ class Reporter:
             lead_up = [_recording(earlier) for earlier in track.recent if earlier.now < seen.now]
             track.case = await self._store.open(key.namespace, seen, incident, lead_up=lead_up, stale=track.stale)
             track.stale = None
-            if track.case is None or self._is_over(key, track.case.report):
+            if track.case is None or self._is_over(key, track.case.report, old_too=True):
                 track.finished, track.case = incident.id, None
                 return
             if not track.case.version:
@@ -239,14 +241,11 @@ class Reporter:
                 del case.recordings[len(case.recordings) // 2]
                 case.dropped += 1
 
-    def _owes(self, key: PolicyKey, report: Report) -> bool:
-        return self._notifier.due_at(report, key.namespace) is not None
-
-    def _is_over(self, key: PolicyKey, report: Report) -> bool:
-        """Nothing is left to do of an incident as it was found."""
+    def _is_over(self, key: PolicyKey, report: Report, *, old_too: bool) -> bool:
+        """Nothing is left to do of an incident; ``old_too``: what is owed of it for long is left too."""
         newest = max((parse_time(message.at) or 0.0 for message in report.messages), default=0.0)
-        old = self._clock.time() - newest > PAST_SECONDS
-        return report.phase is IncidentPhase.CLOSED and (old or not self._owes(key, report))
+        left = old_too and self._clock.time() - newest > PAST_SECONDS
+        return report.phase is IncidentPhase.CLOSED and (left or self._notifier.due_at(report, key.namespace) is None)
 
     async def _advance(self, key: PolicyKey, case: Case, seen: RecordedPass) -> None:
         """Ripen, write what is due, send messages, then ask for evidence."""

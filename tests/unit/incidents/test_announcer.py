@@ -168,6 +168,32 @@ async def test_what_does_not_stand_any_more_is_not_sent_late() -> None:
     assert stage.notifier._tries == {}
 
 
+async def test_what_comes_and_goes_is_told_once_in_ten_minutes_though_another_channel_is_gone() -> None:
+    stage = await waiting()
+    await stage.passes(2)
+    stage.delivered.clear()
+    stage.channels["dead"] = NotificationChannel("slack://dead/b/c", role="on-call")
+    stage.lead()
+    state = stage.world.state
+    for minute in range(20):
+        bad = tuple(
+            replace(c, status="True", last_transition_time=stage.world.now) if c.type == "Stuck" else c
+            for c in state.conditions
+        )
+        now = replace(state, conditions=bad if minute % 2 else state.conditions)
+        now = replace(now, notified=remembered(now, stage.announcer.notified(KEY), stage.world.now))
+        seen = RecordedPass(
+            stage.world.policy, state, stage.world.observe(), replace(stage.decide(), state=now), stage.world.now
+        )
+        stage.announcer.observe(seen)
+        await stage.announcer.turn()
+        while await stage.notifier.turn():
+            await stage.announcer.turn()
+        stage.world.now += 60.0
+        state = replace(state, notified=now.notified)
+    assert stage.kinds().count(("on-call", "WorkloadBlocked")) == 2
+
+
 async def test_a_leader_that_leads_again_sends_nothing_of_what_ended_meanwhile() -> None:
     stage = await waiting()
     stage.refused = 1

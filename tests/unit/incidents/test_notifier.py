@@ -23,9 +23,11 @@ class Wire:
     refuses: bool = False
     taken: list[list[str]] = field(default_factory=list)
     hanging: int = 0
+    tries: int = 0
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def send(self, channel: NotificationChannel, batch: Sequence[Outgoing]) -> int:
+        self.tries += 1
         if channel is HUNG:
             self.hanging += 1
             await self.let_go.wait()
@@ -117,6 +119,30 @@ async def test_what_fails_is_counted_and_tried_once_in_five_minutes_until_it_is_
     report = found.deliver(report, "team")
     await found.turn()
     assert found.due_at(found.deliver(report, "team"), "team") is None
+
+
+async def test_a_channel_that_is_gone_costs_few_tries_however_many_messages_wait_for_it() -> None:
+    wire = Wire(refuses=True)
+    found, clock, metrics = await notifier(wire, {"it": FAST})
+    report = await a_report(QUEUE)
+
+    async def an_hour() -> int:
+        before = wire.tries
+        for _ in range(360):
+            report_now = found.deliver(report, "team")
+            while await found.turn():
+                report_now = found.deliver(report_now, "team")
+            clock.world.now += 10.0
+        return wire.tries - before
+
+    await an_hour()
+    assert await an_hour() <= 12 * (QUEUE / BATCH + 1), "one round of the queue in five minutes"
+    assert b'result="Undelivered"' in metrics.exposition()
+    new = replace(report, messages=(replace(report.messages[0], at="2026-01-01T01:00:00.000Z", subject="new"),))
+    wire.refuses = False
+    found.deliver(new, "other")
+    await found.turn()
+    assert wire.taken == [["new"]], "what is new waits for no rest of the channel"
 
 
 async def test_of_an_incident_that_is_over_nothing_stays() -> None:

@@ -10,6 +10,7 @@ from precision_operator.api.state import Phase
 from precision_operator.incidents.report import (
     IncidentPhase,
 )
+from precision_operator.incidents.reporter import PAST_SECONDS
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES
 from precision_operator.replay.recording import unpack
 from precision_operator.replay.rerun import first_difference
@@ -26,6 +27,23 @@ async def test_when_policy_and_assignment_are_gone_the_incident_ends_and_stays()
     await stage.reporter.turn()
     assert stage.report.timeline[-1].what == "PolicyDeleted"
     assert stage.report.phase is IncidentPhase.CLOSED
+
+
+async def test_what_is_owed_of_a_deleted_policy_is_tried_for_a_day_and_ends_its_incident_once() -> None:
+    stage = await promoted()
+    stage.refused = 10**6
+    stage.breach()
+    await stage.passes(8)
+    stage.reporter.gone(KEY)
+    for _ in range(10):
+        stage.world.now += 300.0
+        await stage.turn()
+    assert [m.what for m in stage.report.timeline].count("PolicyDeleted") == 1
+    assert stage.reporter._tracks
+    stage.world.now += PAST_SECONDS
+    await stage.turn()
+    assert stage.reporter._tracks == {}
+    assert stage.notifier._tries == {}
 
 
 @pytest.mark.parametrize("kept", ["Hold", "Release"])
