@@ -11,7 +11,6 @@ from pathlib import Path
 
 from lab.bench.fleet import POLICY
 from lab.bench.operators import Operator, Operators
-from lab.bench.trainers import Report
 from lab.cluster.webhook import publish, serving_port, withdraw
 from lab.errors import LabError
 from lab.faults import workflows
@@ -93,11 +92,10 @@ class Batch:
         recorded = [resource for resource in RESOURCES if resource.kind in _RECORDED]
         self._recorder = Recorder(stage.plane.kubeconfig, self._names, resources=recorded)
         await asyncio.to_thread(self._recorder.__enter__)
-        stage.listeners.append(self._note)
         try:
-            return await self._judged()
+            with stage.reporting(self._recorder, self._names):
+                return await self._judged()
         finally:
-            stage.listeners.remove(self._note)
             await asyncio.to_thread(self._recorder.__exit__, None, None, None)
             await asyncio.gather(*(stage.remove(name) for name in self._names))
 
@@ -132,20 +130,27 @@ class Batch:
     async def _come_to_rest(self) -> None:
         """Wait until one has led for a while and nothing was written; from then on nothing may be."""
         for _ in range(REST_LOOKS):
-            dead = (self.kills, len(self.crashes))  # a kill may come after the runs have ended, and while this waits
-            await asyncio.gather(*self._restarts)
-            await self._operators.leader()
-            await asyncio.sleep(max(0.0, self._started_at + READ_SECONDS - time.monotonic()))
+            await self._led()
             await asyncio.to_thread(self._recorder.settle)
-            seen = self._recorder.highest
+            seen = (self._recorder.highest, self.kills, len(self.crashes))
             await asyncio.sleep(QUIET_SECONDS)
             await asyncio.to_thread(self._recorder.settle)
-            if (seen, dead) == (self._recorder.highest, (self.kills, len(self.crashes))):
+            if seen == (self._recorder.highest, self.kills, len(self.crashes)):
                 break
         self._recorder.note(Note.REST, {})
         await asyncio.sleep(QUIET_SECONDS)
         await asyncio.to_thread(self._recorder.settle)
         await self._operators.leader()  # who is quiet because nobody works is not at rest
+
+    async def _led(self) -> None:
+        """Wait until one leads that has had the time to read everything: a kill may come meanwhile, and another start."""
+        while True:
+            await asyncio.gather(*self._restarts)
+            await self._operators.leader()
+            left = self._started_at + READ_SECONDS - time.monotonic()
+            if left <= 0:
+                return
+            await asyncio.sleep(left)
 
     def _of(self, proxy: Proxy) -> Operators:
         stage = self._stage
@@ -179,7 +184,8 @@ class Batch:
     def _outcome(self, run: Run, place: Place, wrong: str | None) -> Outcome:
         injected = {str(injection.fault): str(injection.write) for injection in run.injections}
         phases = {f"{place.namespace}/{POLICY}": list(run.workflow.phases)}
-        header = Header(run.workflow.name, self._seed, injected, {"phases": phases})
+        reduced = list(phases) if run.workflow.reduced else []
+        header = Header(run.workflow.name, self._seed, injected, {"phases": phases, "reduced": reduced})
         trace = self._recorder.trace(header)
         own = tuple(e for e in trace.entries if place.namespace in (e.namespace, text(e.body.get("namespace"))))
         everybodys = tuple(e for e in trace.entries if e.kind in _EVERYBODYS)
@@ -188,13 +194,6 @@ class Batch:
         violations = [*([wrong] if wrong else []), *map(str, check(trace, secrets=self._stage.secrets))]
         done = frozenset(place.line.done)
         return Outcome(run, tuple(place.line.numbering.writes), done, tuple(violations), path)
-
-    def _note(self, report: Report) -> None:
-        workload = f"apps/Deployment/{report.workload}"
-        body = {"namespace": report.namespace, "pod": report.pod, "workload": workload}
-        more = {"mode": str(report.mode), "generation": report.generation}
-        if report.namespace in self._names:
-            self._recorder.note(Note.REPORTED, {**body, **more})
 
     async def _start(self) -> None:
         operator = await self._operators.start()

@@ -71,7 +71,10 @@ async def misoperate(stage: Stage, found: Misoperation, *, seed: int, count: int
         system=names[0],
         label="odd",
     )
-    with Recorder(stage.plane.kubeconfig, everyone, resources=recorded) as recorder:
+    with (
+        Recorder(stage.plane.kubeconfig, everyone, resources=recorded) as recorder,
+        stage.reporting(recorder, everyone),
+    ):
         try:
             operator = await operators.start()
             places = [_place(stage, name) for name in everyone]

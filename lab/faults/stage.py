@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from lab.cluster import ControlPlane
 from lab.cluster.manifests import apply_product, operator_access, until_admitted
 from lab.cluster.webhook import WITHOUT_POLICIES, install
 from lab.errors import LabError
+from lab.faults.recorder import Recorder
+from lab.faults.trace import Note
 from lab.faults.workflows import Plane
 from lab.prometheus import Prometheus
 
@@ -55,6 +57,22 @@ class Stage:
     def system(self, namespace: str) -> str:
         """Where the operators' Lease is: a new one for each batch, where their rights allow it."""
         return SYSTEM if self.kind is Plane.WEBHOOK else namespace
+
+    @contextmanager
+    def reporting(self, recorder: Recorder, namespaces: Collection[str]) -> Iterator[None]:
+        """Write down what every process of these namespaces says that it trains in, while `with` lasts."""
+
+        def note(report: Report) -> None:
+            if report.namespace in namespaces:
+                where = {"namespace": report.namespace, "pod": report.pod}
+                what = {"workload": f"apps/Deployment/{report.workload}", "mode": str(report.mode)}
+                recorder.note(Note.REPORTED, {**where, **what, "generation": report.generation})
+
+        self.listeners.append(note)
+        try:
+            yield
+        finally:
+            self.listeners.remove(note)
 
     def through(self, proxy_url: str, path: Path) -> Path:
         """A kubeconfig with the operator's credentials that leads through a proxy."""

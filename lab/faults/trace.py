@@ -56,7 +56,9 @@ class Header:
     seed: int = 0
     injection: Object = field(default_factory=dict)
     expectations: Object = field(default_factory=dict)
-    """``phases``: policy name → the phases in which it may end. More as the checker's functions name it."""
+    """``phases``: policy name → the phases in which it may end; ``reduced``: policies that end deleted, their assignments
+    reduced; ``unreported``: processes may run that nobody asks what they train in. More as the checker's functions name it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,8 @@ class Workflow:
     prepare: Step | None = None
     """None: the fleet is rolled out."""
     plane: Plane = Plane.SHARED
+    reduced: bool = False
+    """Its policy ends deleted, and its assignment reduced to what is held."""
     operators: int = 1
     slow: bool = False
     """It waits for long: a sample has the least of it."""
@@ -291,7 +293,7 @@ WORKFLOWS = (
     ),
     Workflow("retry", _retry, (Phase.HEALTHY,), Mode.FP16, prepare=rolled_back, slow=True),
     Workflow("target", _retarget, (Phase.HEALTHY,), Mode.BF16),
-    Workflow("deletion", _delete, (Phase.HELD,), Mode.FP32),
+    Workflow("deletion", _delete, (Phase.HELD,), Mode.FP32, reduced=True),
     Workflow("takeover", _take_over, (Phase.HELD,), Mode.FP32, operators=2),
     Workflow("webhook", _roll_out_and_break, (Phase.HELD,), Mode.FP32, prepare=_nothing, plane=Plane.WEBHOOK),
     Workflow(
