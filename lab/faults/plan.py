@@ -15,8 +15,13 @@ Together = tuple[Injection, ...]
 
 
 def every(learned: Mapping[str, Sequence[Write]]) -> list[Injection]:
-    """Each fault at each write of each workflow."""
-    return [Injection(name, write, fault) for name, writes in learned.items() for write in writes for fault in Fault]
+    """Each fault at each write of each workflow, by name: writes never arrive in the same order twice."""
+    return [
+        Injection(name, write, fault)
+        for name, writes in sorted(learned.items())
+        for write in sorted(writes, key=str)
+        for fault in Fault
+    ]
 
 
 def sample(
@@ -27,17 +32,18 @@ def sample(
     The rest is drawn evenly, but for kills and for the slow workflows: those take longer than all others.
 
     Args:
-        learned: workflow → the writes of a run without a fault.
+        learned: workflow → the writes of a run without a fault, in any order.
         seed: of the draw.
         count: how many.
         slow: workflows that have only what each workflow has.
     """
     chance = random.Random(seed)
     chosen: dict[Injection, None] = {}
-    for name, writes in learned.items():
+    for name, writes in sorted(learned.items()):
+        named = sorted(writes, key=str)
         for fault in Fault:
             wanted = KILLS_EACH // len(KILLS) if fault in KILLS else 1
-            some = chance.sample(list(writes), min(wanted, len(writes)))
+            some = chance.sample(named, min(wanted, len(named)))
             chosen |= {Injection(name, write, fault): None for write in some}
     quick = {name: writes for name, writes in learned.items() if name not in slow}
     rest = [injection for injection in every(quick) if injection not in chosen and injection.fault not in KILLS]

@@ -29,6 +29,11 @@ def test_a_sample_leaves_no_fault_and_no_workflow_out_and_is_the_same_for_a_seed
     assert found != sample(LEARNED, seed=4, count=100)
 
 
+def test_a_seed_draws_the_same_in_whatever_order_writes_arrive() -> None:
+    arrived_otherwise = {name: writes[::-1] for name, writes in reversed(LEARNED.items())}
+    assert sample(arrived_otherwise, seed=3, count=100) == sample(LEARNED, seed=3, count=100)
+
+
 def test_a_sample_is_never_larger_than_all_there_is() -> None:
     found = sample(LEARNED, seed=3, count=10_000)
     assert len(found) == len(set(found)) == 25 * (len(Fault) - len(KILLS)) + KILLS_EACH * len(LEARNED)
