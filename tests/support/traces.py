@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 from lab.faults.trace import Entry, Header, Note, Object, Trace
 from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.state import State
+from precision_operator.contract import REQUEST
 from tests.support.cluster_fleet import LABELS, deployment, policy
 
 NAMESPACE = "team"
@@ -40,6 +42,35 @@ class Builder:
     def state(self, state: State, *, deleted: bool = False) -> None:
         """The assignment."""
         self.write("PrecisionAssignment", "fleet", assignment_to_wire(state), deleted=deleted)
+
+    def pod(
+        self,
+        workload: str,
+        number: int = 1,
+        *,
+        request: Object | None = None,
+        reports: str = "",
+        going: bool = False,
+        deleted: bool = False,
+    ) -> None:
+        """A running pod of a Deployment, what it is asked for, and the mode that its process reports then."""
+        name = f"{workload}-{number}"
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{workload}-7f", "controller": True}
+        body = {"spec": deployment(workload)["spec"]["template"]["spec"], "status": {"phase": "Running"}}
+        metadata = {
+            "labels": {**LABELS, "pod-template-hash": "7f"},
+            "ownerReferences": [owner],
+            "annotations": {REQUEST: json.dumps(request)} if request is not None else {},
+            **({"deletionTimestamp": "2026-01-01T00:00:00Z"} if going or deleted else {}),
+        }
+        if reports:
+            key = f"apps/Deployment/{workload}"
+            self.note(Note.REPORTED, namespace=NAMESPACE, pod=name, workload=key, mode=reports, generation=0)
+        self._add(
+            "Pod",
+            {**body, "metadata": {"namespace": NAMESPACE, "name": name, "uid": f"uid-{name}", **metadata}},
+            deleted=deleted,
+        )
 
     def job(self, *, suspended: bool) -> None:
         """A Job of the fleet."""

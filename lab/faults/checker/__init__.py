@@ -48,7 +48,7 @@ INVARIANTS = (
     ),
     Invariant("I7", "What was held is not moved again without a retry.", safety.no_flap),
     Invariant("I8", "No write of an older leader lands; generations and epochs only grow.", safety.fencing),
-    Invariant("I9", "Pods in the wrong mode are taken away at most twice.", safety.no_fight),
+    Invariant("I9", "Pods in the wrong mode are taken away at most twice.", safety.no_fight, ends.no_fight),
     Invariant("I10", "A deletion is done in 30 s.", end=ends.deletion),
     Invariant("I11", "No secret stands in status or state.", safety.secrecy),
     Invariant(

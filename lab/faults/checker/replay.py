@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -10,7 +11,9 @@ from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.commands import answers
 from precision_operator.api.policy import Policy, parse_policy
 from precision_operator.api.state import State
-from precision_operator.api.wire import mapping, sequence, text, texts
+from precision_operator.api.wire import boolean, generation, mapping, sequence, text, texts
+from precision_operator.contract import REQUEST
+from precision_operator.workloads.identity import workload_key
 
 _GROUPS = {"Deployment": "apps/Deployment", "StatefulSet": "apps/StatefulSet", "Job": "batch/Job"}
 
@@ -22,6 +25,8 @@ Key = tuple[str, str, str]
 class World:
     """All that stands at a revision."""
 
+    unreported: bool = False
+    """Whether a process may run that was never asked what it trains in."""
     objects: dict[Key, Entry] = field(default_factory=dict)
     gone: dict[Key, Entry] = field(default_factory=dict)
     """What was deleted, as it stood last."""
@@ -29,6 +34,8 @@ class World:
     """Commands that a policy has ever carried: its namespace and name, the annotation, the transition that it answers."""
     reported: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     """Namespace, pod → the key of its workload, and the mode that its process reported last."""
+    requested: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Uid of a pod → the highest generation that it was ever asked under, and the mode that was asked for."""
 
     def find(self, kind: str, namespace: str, name: str) -> Entry | None:
         """An object that stands."""
@@ -56,10 +63,20 @@ class World:
             if state.selector.matches(_template_labels(entry))
         ]
 
+    def governing(self, namespace: str, key: str) -> list[State]:
+        """The assignments that say what a workload trains in; more than one only where two policies overlap."""
+        states = [state for state in self.states(namespace).values() if state.enforce]
+        return [s for s in states if s.assigned(key) is not None and key in self.fleet(namespace, s)]
+
     def processes(self, namespace: str) -> dict[str, tuple[str, str]]:
-        """Pods that stand and are not on their way out → the key of the workload, and the mode reported last."""
-        pods = {e.name for e in self.of("Pod", namespace) if not terminating(e)}
-        return {pod: said for (place, pod), said in self.reported.items() if place == namespace and pod in pods}
+        """Pods that stand and are not on their way out → the key of the workload, and the mode reported last.
+
+        One that runs and has reported nothing trains in no mode that is known: empty.
+        """
+        pods = [entry for entry in self.of("Pod", namespace) if not terminating(entry)]
+        silent = {p.name: (workload_key(p.body), "") for p in pods if _running(p) and not self.unreported}
+        said = {p.name: self.reported[namespace, p.name] for p in pods if (namespace, p.name) in self.reported}
+        return silent | said
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +116,12 @@ class Step:
 
 def replay(trace: Trace) -> Iterator[Step]:
     """Every revision in order. The world is the same object throughout, and moves on with each."""
-    world, hidden = World(), set[Key]()
+    world, hidden = World(unreported=boolean(trace.header.expectations.get("unreported"), False)), set[Key]()
     for entry in trace.entries:
         if entry.kind == Note.RESTORED:
             world.objects.clear()
             world.gone.clear()
+            world.requested.clear()
             hidden.clear()
         if entry.kind == Note.GAP:
             hidden |= _hidden_by(entry, world)
@@ -119,8 +137,20 @@ def replay(trace: Trace) -> Iterator[Step]:
             world.asked |= {(entry.namespace, entry.name, c.annotation, c.transition_id) for c in commands}
         yield Step(entry, None if key in hidden else world.objects.get(key), world, key in hidden)
         hidden.discard(key)
+        if entry.kind == "Pod":
+            _take_in(entry, world)
         world.objects.pop(key, None)
         (world.gone if entry.deleted else world.objects)[key] = entry
+
+
+def _take_in(pod: Entry, world: World) -> None:
+    """What is known of a pod beside what stands: the next of its name has reported nothing yet."""
+    asked = request_of(pod)
+    now = generation(asked.get("generation"))
+    if now is not None and now >= world.requested.get(pod.uid, (0, ""))[0]:
+        world.requested[pod.uid] = now, text(asked.get("mode"))
+    if pod.deleted:
+        world.reported.pop((pod.namespace, pod.name), None)
 
 
 def _hidden_by(gap: Entry, world: World) -> set[Key]:
@@ -144,6 +174,14 @@ def annotation(entry: Entry, name: str) -> str:
     return text(mapping(mapping(entry.body.get("metadata")).get("annotations")).get(name))
 
 
+def request_of(pod: Entry) -> Object:
+    """What a pod is asked for; empty: nothing, or nothing that can be read."""
+    try:
+        return mapping(json.loads(annotation(pod, REQUEST) or "{}"))
+    except ValueError:
+        return {}
+
+
 def terminating(entry: Entry) -> bool:
     """It is on its way out."""
     return bool(mapping(entry.body.get("metadata")).get("deletionTimestamp"))
@@ -157,6 +195,10 @@ def spec_of(entry: Entry) -> Object:
 def expected(trace: Trace, name: str) -> tuple[str, ...]:
     """A list among the header's expectations."""
     return tuple(text(value) for value in sequence(trace.header.expectations.get(name)))
+
+
+def _running(pod: Entry) -> bool:
+    return mapping(pod.body.get("status")).get("phase") == "Running"
 
 
 def _template_labels(entry: Entry) -> dict[str, str]:

@@ -5,29 +5,34 @@ Each takes one step and says what is wrong with it; None: nothing, or the invari
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
-from lab.faults.checker.replay import Step, annotation, expected, spec_of, terminating
-from lab.faults.trace import Entry, Object, Trace
+from lab.faults.checker.replay import Step, expected, request_of, spec_of, terminating
+from lab.faults.trace import Entry, Trace
 from lab.model.delivery import ROLLED_BACK
 from lab.model.invariants import EDGES, GUARDED, MOVING
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.commands import Command
-from precision_operator.api.modes import Mode, at_least_as_safe
+from precision_operator.api.modes import Mode, at_least_as_safe, parse_mode
 from precision_operator.api.state import Phase, State
 from precision_operator.api.wire import boolean, generation, mapping, sequence, text
-from precision_operator.contract import REQUEST
+from precision_operator.contract import CHECKPOINT
 from precision_operator.core.cohorts.order import cohort_size
 from precision_operator.core.restart.rounds import ROUNDS
+from precision_operator.workloads.identity import workload_key
+from precision_operator.workloads.reading import read_pod
 
 
 def latch(step: Step, _: Trace) -> str | None:
     """I1."""
+    if step.entry.kind == "Pod":
+        return _asked_for_less(step)
     after = step.state
     if after is None:
         return None
     before = step.states[0] if step.states is not None else None
+    if (least := _fallback(step, before, after)) is not None and not at_least_as_safe(after.fallback or least, least):
+        return f"new pods are assigned {after.fallback}, and the fallback is {least}"
     fleet_wide = after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None
     if fleet_wide and (after.modes or after.indexes or (before is not None and not after.enforce)):
         return f"new pods of a fleet in {after.phase} may start in another mode than the fallback"
@@ -44,6 +49,40 @@ def latch(step: Step, _: Trace) -> str | None:
     return None
 
 
+def _fallback(step: Step, before: State | None, after: State) -> Mode | None:
+    """The policy's; where it is gone, or edited since: the one before."""
+    policy = step.policy
+    seen = (after.policy_uid, after.observed_generation)
+    if policy is not None and seen == (policy.uid, policy.generation):
+        return policy.spec.fallback
+    return before.fallback if before is not None else None
+
+
+def _asked_for_less(step: Step) -> str | None:
+    """A pod that is asked for something less safe than its workload is assigned; a checkpoint, in another mode."""
+    was, mode = step.before, _asked_for(step)
+    if was is None or mode is None:
+        return None
+    if request_of(step.entry).get(CHECKPOINT) is True:
+        trains = read_pod(was.body).view.effective_mode
+        return None if mode is trains else f"a checkpoint of pod {was.name} is asked for in {mode}, and not in {trains}"
+    key, namespace = workload_key(step.entry.body), step.entry.namespace
+    for state in step.world.governing(namespace, key):
+        due = state.precision if key in state.shares and key not in state.held_keys else state.assigned(key)
+        due = state.index_mode if key in state.indexes else due
+        if due is not None and not at_least_as_safe(mode, due):
+            return f"pod {was.name} is asked for {mode}, and its workload is assigned {due}"
+    return None
+
+
+def _asked_for(step: Step) -> Mode | None:
+    """What a pod that stands is asked for by this write; None: it is asked for nothing new."""
+    entry, before = step.entry, step.before
+    if before is None or entry.deleted or before.uid != entry.uid or request_of(before) == request_of(entry):
+        return None
+    return parse_mode(text(request_of(entry).get("mode")))
+
+
 def _left_behind(step: Step, before: State) -> str | None:
     """A process that trains in another mode than it is assigned when its rollback is said to be over."""
     if before.by_canary or before.fallback is None:
@@ -51,7 +90,7 @@ def _left_behind(step: Step, before: State) -> str | None:
     for pod, (key, mode) in step.world.processes(step.entry.namespace).items():
         due = before.assigned(key)
         if key in step.world.fleet(step.entry.namespace, before) and due is not None and mode != due:
-            return f"Held, and {pod} trains in {mode}, assigned {due}"
+            return f"Held, and {pod} trains in {mode or 'a mode that it never reported'}, assigned {due}"
     return None
 
 
@@ -135,6 +174,8 @@ def suspensions_written_ahead(step: Step, trace: Trace) -> str | None:
 
 def blast_radius(step: Step, _: Trace) -> str | None:
     """I5."""
+    if step.entry.kind == "Pod":
+        return _beyond_its_share(step)
     policy, after = step.policy, step.state
     if after is None or policy is None or after.phase not in MOVING:
         return None
@@ -144,7 +185,8 @@ def blast_radius(step: Step, _: Trace) -> str | None:
     if policy.generation != after.observed_generation or after.shares:
         return None
     target, namespace = policy.spec.target, step.entry.namespace
-    inside = {key for key, mode in after.modes.items() if mode is target}
+    fleet = step.world.fleet(namespace, after)
+    inside = {key for key in {*fleet, *after.modes} if after.assigned(key) is target}
     joined = {key for key in inside if before is None or before.assigned(key) is not target}
     if before is not None and not before.enforce:  # what trains in the target already is adopted
         others = {
@@ -152,9 +194,19 @@ def blast_radius(step: Step, _: Trace) -> str | None:
         }
         inside = joined = inside & others
     stage = policy.spec.stages[min(after.step_index, len(policy.spec.stages) - 1)]
-    most = cohort_size(stage.weight, len(step.world.fleet(namespace, after)))
+    most = cohort_size(stage.weight, len(fleet))
     if joined and len(inside) > most:
         return f"{len(inside)} workloads are assigned {target}, and {stage.weight} % of the fleet are {most}"
+    return None
+
+
+def _beyond_its_share(step: Step) -> str | None:
+    mode, key, namespace = _asked_for(step), workload_key(step.entry.body), step.entry.namespace
+    others = [pod for pod in step.world.of("Pod", namespace) if not terminating(pod) and pod.uid != step.entry.uid]
+    for state in step.world.governing(namespace, key) if mode is not None else ():
+        asked = sum(workload_key(o.body) == key and request_of(o).get("mode") == mode for o in others) + 1
+        if mode is state.precision and asked > state.shares.get(key, asked):
+            return f"{asked} pods of {key} are asked for {mode}, and {state.shares[key]} may be"
     return None
 
 
@@ -183,20 +235,21 @@ def no_flap(step: Step, _: Trace) -> str | None:
 def fencing(step: Step, _: Trace) -> str | None:
     """I8."""
     if step.entry.kind == "Pod" and step.before is not None and step.before.uid == step.entry.uid:
-        return _outranked(step.entry.name, _request(step.before), _request(step.entry))
+        return _outranked(step)
     if step.state is None:
         return None
     return _fenced_off(step, step.state) or (_under_a_new_generation(*step.states) if step.states is not None else None)
 
 
-def _outranked(pod: str, older: Object, newer: Object) -> str | None:
-    """A trainer follows a request of a greater generation only."""
-    was, now = generation(older.get("generation")), generation(newer.get("generation"))
-    if was is None or now is None:
+def _outranked(step: Step) -> str | None:
+    """A trainer follows a request of a greater generation only: greater than any that its pod ever carried."""
+    pod, request = step.entry.name, request_of(step.entry)
+    now, (was, mode) = generation(request.get("generation")), step.world.requested.get(step.entry.uid, (0, ""))
+    if now is None:
         return None
     if now < was:
         return f"the request of pod {pod} went back from generation {was} to {now}"
-    if now == was and newer.get("mode") != older.get("mode"):
+    if now == was and mode and request.get("mode") != mode:
         return f"pod {pod} is asked for another mode under the same generation {now}"
     return None
 
@@ -279,13 +332,6 @@ def _ending(step: Step) -> bool:
 
 def _stopped(job: Entry) -> bool:
     return boolean(spec_of(job).get("suspend"), False)
-
-
-def _request(pod: Entry) -> Object:
-    try:
-        return mapping(json.loads(annotation(pod, REQUEST) or "{}"))
-    except ValueError:
-        return {}
 
 
 def _texts(value: object) -> Iterator[str]:

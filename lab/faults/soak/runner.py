@@ -160,7 +160,8 @@ def _quiet(scene: Scene, recorder: Recorder, say: Say) -> None:
 
 def _header(seed: int, faults: tuple[Planned, ...]) -> Header:
     injected = {"faults": [asdict(planned) for planned in faults]}
-    return Header("soak", seed, injected, {"phases": {f"{NAMESPACE}/fleet": [str(Phase.HEALTHY)]}})
+    phases = {f"{NAMESPACE}/fleet": [str(Phase.HEALTHY)]}
+    return Header("soak", seed, injected, {"phases": phases, "unreported": True})  # until rest nobody asks trainers
 
 
 def _keep_logs(scene: Scene, directory: Path) -> None:

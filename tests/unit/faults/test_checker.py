@@ -35,7 +35,9 @@ START = State(
     modes={A: Mode.FP16},
 )
 HELD = replace(START, phase=Phase.HELD, modes={})
+ROLLING_BACK = replace(HELD, phase=Phase.ROLLING_BACK)
 HEALTHY = replace(START, phase=Phase.HEALTHY, step_index=1, transition_id=1, phase_since=200.0, step_since=200.0)
+SHARED = replace(START, modes={}, members=(B,), shares={B: 1}, precision=Mode.FP16)
 SUSPENSION = Suspension("uid-train", 1, 100.0)
 
 
@@ -53,6 +55,72 @@ def pod_goes_back() -> Builder:
     for generation in (5, 4):
         request = json.dumps({"generation": generation, "mode": "fp16"})
         built.write("Pod", "a-1", {}, annotations={REQUEST: request})
+    return built
+
+
+def asked_again(state: State, *requests: dict[str, object]) -> Builder:
+    """A fleet of two whose second process is in the fallback, and is asked for one thing after the other."""
+    built = Builder()
+    built.fleet("a", "b")
+    built.state(state)
+    for request in requests:
+        built.pod("b", request=request, reports="fp32")
+    return built
+
+
+def another_is_asked() -> Builder:
+    """One pod of a workload may train in the target, and two are asked to."""
+    built = asked_again(SHARED, {"generation": 2, "mode": "fp16"})
+    for asked in ({"generation": 1, "mode": "fp32"}, {"generation": 2, "mode": "fp16"}):
+        built.pod("b", 2, request=asked, reports="fp32")
+    return built
+
+
+def request_taken_off_and_older() -> Builder:
+    built = Builder()
+    for request in ({"generation": 5, "mode": "fp16"}, None, {"generation": 3, "mode": "fp32"}):
+        built.pod("a", request=request)
+    return built
+
+
+def silent(before: State, later: State) -> Builder:
+    """A fleet of two of which a process never says what it trains in, until the end."""
+    built = Builder()
+    built.fleet("a", "b")
+    built.state(before)
+    built.pod("a")
+    built.state(later)
+    built.pod("a", reports=str(later.assigned(A)))
+    return built
+
+
+def never_reported() -> Builder:
+    built = Builder()
+    built.fleet("a")
+    built.state(HELD)
+    built.pod("a")
+    return built
+
+
+def taken_away(state: State, times: int, mode: str = "fp16") -> Builder:
+    """Pods that come back in this mode, and are taken away one after the other."""
+    built = Builder()
+    built.fleet("a")
+    built.state(state)
+    for number in range(times):
+        built.pod("a", number, reports=mode)
+        built.pod("a", number, going=True)
+        built.pod("a", number, deleted=True)
+    return built
+
+
+def unreduced_at_rest(state: State, **expectations: object) -> Builder:
+    """A policy that is deleted, and a run that ends soon after."""
+    built = Builder(expectations)
+    built.fleet("a")
+    built.state(state)
+    built.fleet(deleted=True)
+    built.note(Note.REST)
     return built
 
 
@@ -222,16 +290,18 @@ def bumped(state: State, **changes: object) -> State:
     return replace(state, **{"generation": 2, "transition_id": state.transition_id + 1, **changes})  # type: ignore[arg-type]
 
 
+BOTH_BF16 = {"target": "bf16", "fallback": "bf16"}
+
 BROKEN = {
     "I1 a rollback that assigns the target": ("I1", after(START, bumped(START, phase=Phase.ROLLING_BACK))),
     "I1 held ends by itself": ("I1", after(HELD, bumped(HELD, phase=Phase.PENDING))),
     "I1 a rollback ends by itself": (
         "I1",
-        after(replace(HELD, phase=Phase.ROLLING_BACK), bumped(HELD, phase=Phase.PENDING)),
+        after(ROLLING_BACK, bumped(HELD, phase=Phase.PENDING)),
     ),
     "I1 held while a process trains in the target": (
         "I1",
-        reported(replace(HELD, phase=Phase.ROLLING_BACK), bumped(HELD), "fp16"),
+        reported(ROLLING_BACK, bumped(HELD), "fp16"),
     ),
     "I1 enforced no more": ("I1", after(START, replace(START, generation=2, enforce=False))),
     "I1 assigned nothing": ("I1", after(START, replace(START, generation=2, fallback=None))),
@@ -240,6 +310,31 @@ BROKEN = {
         after(HELD, bumped(HELD, phase=Phase.PENDING, commands={RETRY: 0})),
     ),
     "I1 a lost record that comes back with the target": ("I1", created(replace(HELD, modes={A: Mode.FP16}))),
+    "I1 a rollback whose fallback is the target": (
+        "I1",
+        after(START, bumped(START, phase=Phase.ROLLING_BACK, fallback=Mode.FP16, modes={})),
+    ),
+    "I1 a lower fallback when the policy is gone": (
+        "I1",
+        after_deletion(ROLLING_BACK, replace(ROLLING_BACK, generation=2, fallback=Mode.BF16)),
+    ),
+    "I1 asked for the target while held": (
+        "I1",
+        asked_again(HELD, {"generation": 5, "mode": "fp32"}, {"generation": 6, "mode": "fp16"}),
+    ),
+    "I1 asked for the target beyond the step": (
+        "I1",
+        asked_again(START, {"generation": 1, "mode": "fp32"}, {"generation": 2, "mode": "fp16"}),
+    ),
+    "I1 a checkpoint asked for in another mode": (
+        "I1",
+        asked_again(HELD, {"generation": 5, "mode": "fp32"}, {"generation": 6, "mode": "fp16", "checkpoint": True}),
+    ),
+    "I1 held while a process has reported nothing": (
+        "I1",
+        silent(ROLLING_BACK, bumped(HELD)),
+    ),
+    "I2 promoted before a member has reported": ("I2", silent(replace(START, members=(A,)), HEALTHY)),
     "I2 promoted without data, though approved": (
         "I2",
         asked(replace(START, no_data_since=150.0), replace(HEALTHY, no_data_since=150.0), PROMOTE),
@@ -273,6 +368,11 @@ BROKEN = {
     "I5 two where one may": ("I5", after(START, replace(START, generation=2, modes={A: Mode.FP16, B: Mode.FP16}))),
     "I5 made with two where one may": ("I5", created(replace(START, modes={A: Mode.FP16, B: Mode.FP16}))),
     "I5 begun with two where one may": ("I5", begun_with_too_many("fp32", "fp32")),
+    "I5 two by the default where one may": (
+        "I5",
+        asked(START, replace(START, generation=2, modes={}, fallback=Mode.BF16), RETRY, BOTH_BF16),
+    ),
+    "I5 more pods of a workload are asked than its share": ("I5", another_is_asked()),
     "I7 a held fleet released with its policy": (
         "I7",
         after_deletion(replace(HELD, members=(A,)), replace(HELD, fallback=None, generation=2, deletable=True)),
@@ -302,13 +402,21 @@ BROKEN = {
     "I8 an older leader makes the assignment again": ("I8", made_again_by_an_old_leader()),
     "I8 another mode under the same generation": ("I8", pod_asked_otherwise()),
     "I8 an older request": ("I8", pod_goes_back()),
+    "I8 an older request after none": ("I8", request_taken_off_and_older()),
+    "I9 a third round that nobody counts": ("I9", taken_away(HELD, 3)),
     "I9 a third round": ("I9", after(START, replace(START, restarts={A: Restart(3, 100.0)}))),
     "I10 not reduced": ("I10", undeleted()),
     "I10 reduced too late": ("I10", deleted_late()),
+    "I10 not reduced at rest": ("I10", unreduced_at_rest(HELD)),
+    "I10 not reduced, though that is expected": (
+        "I10",
+        unreduced_at_rest(ROLLING_BACK, reduced=[f"{NAMESPACE}/fleet"]),
+    ),
     "I11 a token": ("I11", secret_shown()),
     "I11 a key of two lines in a workload's name": ("I11", secret_in_another_field()),
     "L1 another phase": ("L1", wrong_phase()),
     "L1 another mode": ("L1", wrong_mode()),
+    "L1 no mode reported": ("L1", never_reported()),
     "L4 written at rest": ("L4", restless()),
     "L4 a pod taken away at rest": ("L4", taken_away_at_rest(deleted=False)),
     "L4 a pod killed at rest": ("L4", taken_away_at_rest(deleted=True)),
@@ -338,6 +446,41 @@ def test_a_rollout_a_rollback_and_a_retry_violate_nothing() -> None:
     built.write("PrecisionPolicy", "fleet", policy(), generation=1, annotations={RETRY: "3: mended"})
     built.state(again)
     assert check(built.trace()) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "requests"),
+    [
+        (HELD, [{"generation": 1, "mode": "fp16"}, {"generation": 2, "mode": "fp32"}]),
+        (HELD, [{"generation": 1, "mode": "fp16"}, {"generation": 1, "mode": "fp16", "checkpoint": True}]),
+        (replace(START, modes={B: Mode.BF16}), [{"generation": 1, "mode": "fp16"}, {"generation": 2, "mode": "bf16"}]),
+        (SHARED, [{"generation": 1, "mode": "fp32"}, {"generation": 2, "mode": "fp16"}]),
+        (
+            replace(HELD, contested=frozenset({B})),
+            [{"generation": 1, "mode": "fp32"}, {"generation": 2, "mode": "fp16"}],
+        ),
+    ],
+    ids=["safer", "a checkpoint", "helped by BF16", "a share of its pods", "another policy's"],
+)
+def test_what_a_pod_may_be_asked_for_violates_nothing(state: State, requests: list[dict[str, object]]) -> None:
+    assert [v for v in check(asked_again(state, *requests).trace()) if v.revision is not None] == []
+
+
+@pytest.mark.parametrize(("times", "mode"), [(2, "fp16"), (4, "fp32")])
+def test_two_rounds_and_any_number_of_pods_that_train_as_they_must_may_be_taken_away(times: int, mode: str) -> None:
+    assert check(taken_away(HELD, times, mode).trace()) == []
+
+
+def test_rounds_are_counted_anew_after_a_change_of_the_mode() -> None:
+    built = taken_away(replace(HEALTHY, changed={A: 1}), 2, "fp32")
+    built.state(bumped(HELD, changed={A: 2}))
+    built.entries += taken_away(HELD, 2).entries[4:]
+    assert [v for v in check(built.trace()) if v.invariant == "I9"] == []
+
+
+def test_a_process_that_nobody_watches_may_be_silent_where_the_run_says_so() -> None:
+    trace = silent(ROLLING_BACK, bumped(HELD)).trace()
+    assert check(replace(trace, header=replace(trace.header, expectations={"unreported": True}))) == []
 
 
 def test_a_secret_that_is_named_beside_the_trace_is_found_too() -> None:
