@@ -77,6 +77,7 @@ class Found:
             "injections": campaign.injections,
             "missed": campaign.missed,
             "violations": len(self.violations),
+            "gaps": campaign.gaps + (odd.gaps if odd is not None else 0) + (soak.gaps if soak is not None else 0),
             "odd_policies": odd.count if odd is not None else None,
             "odd_policies_refused": odd.refused if odd is not None else None,
             "crashes": len(self.crashes),

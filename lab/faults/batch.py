@@ -34,7 +34,7 @@ READ_SECONDS = 8.0
 REST_LOOKS = 10
 """How often it is looked whether all has come to rest before that is held against it."""
 _LOOK_SECONDS = 0.2
-_RECORDED = frozenset({"Pod", "Deployment", "Job", "PrecisionPolicy", "PrecisionAssignment"})
+_RECORDED = frozenset({"Pod", "Deployment", "Job", "PrecisionPolicy", "PrecisionAssignment", "PrecisionIncident"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Batch:
         self._restarts: set[asyncio.Task[None]] = set()
         self._serving: set[str] = set()
         """Operators whose webhook the API server is told of."""
-        self.kills = 0
+        self.kills = self.gaps = 0
         self._started_at = 0.0
         """When the youngest operator was ready, by the monotonic clock."""
         self.crashes: list[str] = []
@@ -125,6 +125,7 @@ class Batch:
         for error in ended:
             if isinstance(error, Exception):
                 raise error
+        self.gaps = len(self._recorder.trace(Header("all")).gaps)
         return [self._outcome(*of_one) for of_one in zip(self._runs, places, wrong, strict=True)]
 
     async def _come_to_rest(self) -> None:

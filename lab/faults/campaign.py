@@ -39,6 +39,8 @@ class Campaign:
     """Workflow → its writes in a run without a fault."""
     outcomes: list[Outcome] = field(default_factory=list)
     kills: int = 0
+    gaps: int = 0
+    """Watches of the recorder that were refused."""
     crashes: list[str] = field(default_factory=list)
 
     @property
@@ -98,6 +100,7 @@ class Campaign:
             found = await batch.run()
         self.outcomes += found
         self.kills += batch.kills
+        self.gaps += batch.gaps
         self.crashes += batch.crashes
         for outcome in found:
             for violation in outcome.violations:

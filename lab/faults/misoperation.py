@@ -43,6 +43,8 @@ class Misoperation:
     """By the API server; the operator said so in the policy's status, or that is a violation."""
     unchanged: int = 0
     """Stored as the good policy: what was odd was an unknown field, or means its default. The operator saw no edit."""
+    gaps: int = 0
+    """Watches of the recorder that were refused."""
     violations: list[str] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
 
@@ -96,6 +98,7 @@ async def misoperate(stage: Stage, found: Misoperation, *, seed: int, count: int
 
 def judge(trace: Trace, found: Misoperation, *, directory: Path, secrets: Mapping[str, str]) -> None:
     """Keep the trace, and check it."""
+    found.gaps = len(trace.gaps)
     kept = write_trace(trace, directory / "odd-policies.jsonl")
     found.violations += [f"{violation} ({kept})" for violation in check(trace, secrets=secrets)]
 

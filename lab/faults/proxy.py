@@ -40,7 +40,7 @@ _EXPIRED = (
 Kill = Callable[[], Awaitable[bool]]
 """Ends the operator by SIGKILL, and waits until it is dead; False: none ran."""
 Log = Callable[[str, dict[str, str]], None]
-"""(kind, what): said when a fault is done."""
+"""(kind, what): said when a write comes, and when a fault is done."""
 
 
 @dataclass
@@ -134,6 +134,7 @@ class Proxy:
             return await self._forward(incoming, body, request, line)
         metadata = content.get("metadata")
         write = line.numbering.name(request, str(metadata.get("name", "")) if isinstance(metadata, dict) else "")
+        line.log("Wrote", {"write": str(write)})
         fault = line.meets(write)
         if fault is None:
             return await self._forward(incoming, body, request, line)

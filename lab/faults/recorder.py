@@ -48,6 +48,7 @@ RESOURCES = (
     Recorded("Lease", "/apis/coordination.k8s.io/v1", "leases"),
     Recorded("PrecisionPolicy", "/apis/precision.genesis.ai/v1alpha1", "precisionpolicies"),
     Recorded("PrecisionAssignment", "/apis/precision.genesis.ai/v1alpha1", "precisionassignments"),
+    Recorded("PrecisionIncident", "/apis/precision.genesis.ai/v1alpha1", "precisionincidents"),
     Recorded("Namespace", "/api/v1", "namespaces", namespaced=False),
 )
 

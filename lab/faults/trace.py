@@ -31,6 +31,8 @@ class Note(StrEnum):
     """A process was killed. Body: ``{process}``."""
     START = "Start"
     """A process was started. Body: ``{process}``."""
+    WROTE = "Wrote"
+    """The operator sent a write, whatever became of it. Body: ``{namespace, write}``."""
     REPORTED = "Reported"
     """What a trainer process trains in. Body: ``{namespace, pod, workload, mode, generation}``."""
     FAULTS_END = "FaultsEnd"

@@ -60,6 +60,9 @@ INVARIANTS = (
     Invariant("L2", "A breach is answered in time.", elsewhere="tests/cluster/test_triggers.py; lab.bench.rollbacks"),
     Invariant("L3", "Who is not evaluated is noticed.", elsewhere="tests/unit/runtime/test_watchdog.py"),
     Invariant("L4", "At rest nothing is written but Leases.", end=ends.quiescent),
+    Invariant(
+        "Trace", "What may be missing from the trace is named, and nothing is missing at rest.", end=ends.complete
+    ),
 )
 
 

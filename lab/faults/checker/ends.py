@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from lab.faults.checker.replay import Step, World, annotation, end_of, expected, replay, spec_of, terminating
 from lab.faults.trace import Entry, Note, Trace
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.state import Phase, State
-from precision_operator.api.wire import mapping, texts
+from precision_operator.api.wire import mapping, text, texts
 from precision_operator.contract import REQUEST
 from precision_operator.core.restart.rounds import ROUNDS
 from precision_operator.workloads.identity import workload_key
@@ -114,9 +115,21 @@ def quiescent(trace: Trace) -> list[str]:
     resting, wrong = False, []
     for step in replay(trace):
         resting = resting or step.entry.kind == Note.REST
+        if resting and step.entry.kind == Note.WROTE:
+            wrong.append(f"{text(step.entry.body.get('write'))} was sent at rest")
         if resting and _is_write(step):
             wrong.append(f"{step.entry.kind} {step.entry.name} was written at rest, revision {step.entry.revision}")
     return wrong
+
+
+def complete(trace: Trace) -> list[str]:
+    """Trace: a gap names what may be missing, and none is left open at rest, where the least that was written counts."""
+    rest = min((entry.at_seconds for entry in trace.entries if entry.kind == Note.REST), default=math.inf)
+    return [
+        f"revisions of {text(gap.body.get('resource'))} may be missing: {text(gap.body.get('reason'))}"
+        for gap in trace.gaps
+        if "?" in texts(gap.body.get("changed")) or gap.at_seconds >= rest
+    ]
 
 
 def _reduced(assignment: Entry) -> bool:
@@ -145,7 +158,7 @@ def _misplaced(world: World) -> list[tuple[str, str, str]]:
 
 def _is_write(step: Step) -> bool:
     entry, before = step.entry, step.before
-    if entry.kind in ("PrecisionAssignment", "PrecisionPolicy"):
+    if entry.kind in ("PrecisionAssignment", "PrecisionPolicy", "PrecisionIncident"):
         return True
     if before is None or before.uid != entry.uid:
         return False

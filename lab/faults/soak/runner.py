@@ -52,6 +52,8 @@ class SoakResult:
     rollbacks: int
     """Times that the fleet was broken, rolled back and retried."""
     trace: Path
+    gaps: int = 0
+    """Watches of the recorder that were refused."""
 
 
 @dataclass
@@ -103,6 +105,7 @@ def run(seed: int, minutes: float, *, kills: int, directory: Path, say: Say) -> 
         recovery_seconds={kind: tuple(round(s, 1) for s in seconds) for kind, seconds in record.recoveries.items()},
         rollbacks=len(person.retried),
         trace=write_trace(trace, directory / "soak.jsonl"),
+        gaps=len(trace.gaps),
     )
 
 

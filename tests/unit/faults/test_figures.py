@@ -41,14 +41,15 @@ class Figures:
         outcome = Outcome(run, WRITES, frozenset({Fault.DELAY}), (), Path("trace"))
         found.campaign.outcomes += [outcome] * self.injections
         found.campaign.kills = self.kills
+        found.campaign.gaps = 2
         found.campaign.learned = {work.name: WRITES[: self.writes] for work in found.campaign.chosen}
         if odd:
-            found.odd = Misoperation(refused=self.odd, violations=list(self.violations))
+            found.odd = Misoperation(refused=self.odd, gaps=1, violations=list(self.violations))
         if self.interrupt:
             raise KeyboardInterrupt
 
     def soak(self, *_: object, **__: object) -> SoakResult:
-        return SoakResult(20.0, {"etcd": self.soak_faults}, (), 9, 0, (), {}, 1, Path("trace"))
+        return SoakResult(20.0, {"etcd": self.soak_faults}, (), 9, 0, (), {}, 1, Path("trace"), gaps=3)
 
 
 Runs = Callable[..., tuple[int, dict[str, Any]]]
@@ -75,6 +76,7 @@ def test_a_default_run_that_did_enough_is_complete_and_passes(ran: Runs) -> None
     assert code == 0
     assert written["complete"] is True
     assert (written["injections"], written["odd_policies"], written["soak_faults"]) == (500, 300, 20)
+    assert written["gaps"] == 2 + 1 + 3
 
 
 @pytest.mark.parametrize(

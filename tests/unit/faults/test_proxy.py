@@ -245,3 +245,11 @@ async def test_after_an_old_list_watches_expire_and_the_first_list_is_shown_agai
     assert await world.listed() == first
     assert world.line.done == {Fault.OLD_LIST}
     assert await world.listed() not in (first, {"list": 2})
+
+
+async def test_every_counted_write_is_said_and_no_read(world: World) -> None:
+    said: list[tuple[str, dict[str, str]]] = []
+    world.line.log = lambda kind, what: said.append((kind, what))
+    await world.listed()
+    assert (await world.patch())[0] == 200
+    assert said == [("Wrote", {"write": str(WRITE)})]
