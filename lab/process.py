@@ -143,6 +143,15 @@ class Daemon:
         self._process = None
         self.pid_file.unlink(missing_ok=True)
 
+    def kill_running(self) -> None:
+        """Kill what runs.
+
+        Raises:
+            LabError: it has ended by itself, with the log's last lines.
+        """
+        self.require_running()
+        self.kill()
+
     def require_running(self) -> None:
         """Raise with the log's last lines if it has died."""
         if not self.running():

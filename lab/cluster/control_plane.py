@@ -140,13 +140,13 @@ class ControlPlane:
 
     def kill_apiserver(self) -> None:
         """Let the API server crash; `start_apiserver` brings it back."""
-        self._api.kill()
+        self._api.kill_running()
 
     def kill_etcd(self) -> None:
         """Let etcd crash; the API server goes on. What etcd acknowledged is in the kernel's cache, which outlives a process:
         no write is lost, though etcd never syncs.
         """
-        self._etcd.kill()
+        self._etcd.kill_running()
 
     def start_etcd(self) -> None:
         """Bring etcd back on the same port, with its data, and wait until the API is ready again."""

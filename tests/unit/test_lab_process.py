@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.errors import LabError
 from lab.process import Daemon
+from lab.waiting import wait_for
 
 
 @pytest.mark.parametrize("detached", [False, True])
@@ -30,3 +32,11 @@ def test_killing_what_does_not_run_is_harmless(tmp_path: Path) -> None:
     daemon = Daemon("never", ["true"], tmp_path)
     daemon.kill()
     assert not daemon.running()
+
+
+def test_what_ended_by_itself_is_not_taken_for_killed(tmp_path: Path) -> None:
+    daemon = Daemon("short", ["true"], tmp_path)
+    daemon.start()
+    wait_for(lambda: not daemon.running(), what="it to end", seconds=10)
+    with pytest.raises(LabError, match="short to keep running"):
+        daemon.kill_running()

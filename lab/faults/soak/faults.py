@@ -82,7 +82,7 @@ class Faults:
         programs: dict[Kind, tuple[Callable[[], None], Callable[[], None]]] = {
             Kind.APISERVER: (plane.kill_apiserver, plane.start_apiserver),
             Kind.ETCD: (plane.kill_etcd, plane.start_etcd),
-            Kind.KUBELET: (kubelet.kill, kubelet.start),
+            Kind.KUBELET: (kubelet.kill_running, kubelet.start),
         }
         kill, start = programs[planned.kind]
         kill()
@@ -93,12 +93,12 @@ class Faults:
         return ""
 
     def _networks(self, *, leader: bool) -> list[str]:
-        if not leader:
-            return pod_namespaces()
-        address = self._operator(leader=True)["status"]["podIP"]
-        found = [name for name in pod_namespaces() if _has(name, address)]
+        found, whose = pod_namespaces(), "pods"
+        if leader:
+            address = self._operator(leader=True)["status"]["podIP"]
+            found, whose = [name for name in found if _has(name, address)], f"the leader's pod, {address}"
         if not found:
-            raise LabError("the network namespace of the leader's pod", f"none with {address}", "look at its pod")
+            raise LabError(f"the network of {whose}", "no network namespace of it", "look at the pods' nodes: ip netns")
         return found
 
     def _cut(self, names: list[str], seconds: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lab.errors import LabError
+from lab.faults.soak import faults
 from lab.faults.soak.accounts import Reading, Steps, crashes, faults_done
 from lab.faults.soak.faults import Faults
 from lab.faults.soak.person import Move, next_move
@@ -208,6 +209,35 @@ def test_a_process_that_ended_before_it_could_be_killed_is_not_taken_for_killed(
     scene: Any = Ended()
     with pytest.raises(LabError, match="ended just now"):
         Faults(scene, scene).strike(Planned(0.0, Kind.OPERATOR, 0.0, leader=True))
+    assert scene.notes == []
+
+
+class Bare(Ended):
+    """A cluster whose programs have ended, and whose pods have no network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.control_plane = self.node = self.kubelet = self
+
+    def kill_running(self) -> None:
+        raise LabError("kubelet to keep running", "it ended", "read its log")
+
+    kill_apiserver = kill_etcd = kill_running
+
+    def start(self) -> None:
+        """Nothing is brought back."""
+
+    start_apiserver = start_etcd = start
+
+
+@pytest.mark.parametrize("kind", [Kind.APISERVER, Kind.ETCD, Kind.KUBELET, Kind.NETWORK])
+def test_a_fault_that_found_nothing_to_kill_or_to_cut_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    monkeypatch.setattr(faults, "pod_namespaces", list)
+    scene: Any = Bare()
+    with pytest.raises(LabError):
+        Faults(scene, scene).strike(Planned(0.0, kind, 0.0, leader=False))
     assert scene.notes == []
 
 
