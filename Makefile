@@ -74,8 +74,8 @@ cluster-status: setup ## Show what runs in the local cluster
 images: setup ## Build the images that are stale
 	@$(PYTHON) -m lab images
 
-push: setup ## Build the images that are stale, and push both to REGISTRY=host/path (root); RELEASE=folder pushes a release, signatures included
-	@$(PYTHON) -m lab.release push $(if $(RELEASE),--release $(RELEASE))
+push: setup ## Build the images that are stale, and push both to REGISTRY=host/path (root); RELEASE=folder pushes a release, signatures included, KEY=cosign.pub that you trust
+	@$(PYTHON) -m lab.release push $(if $(RELEASE),--release $(RELEASE)) $(if $(KEY),--key $(KEY))
 
 install: setup ## Install the operator on a cluster and test it: CONTEXT=name REGISTRY=host/path PROMETHEUS=url
 	@$(PYTHON) -m lab.release install $(if $(PROMETHEUS),--prometheus $(PROMETHEUS))
@@ -86,8 +86,8 @@ release: setup ## Build the images twice and compare; sign, describe and pack th
 release-verify: setup ## Verify a release offline (RELEASE=folder, KEY=cosign.pub that you trust; the newest made here, its own key)
 	@$(PYTHON) -m lab.release verify $(RELEASE) $(if $(KEY),--key $(KEY))
 
-krew: setup ## Write the manifest by which Krew installs the plugin: RELEASE=folder URI='https://host/path/{version}/{file}'; build/krew/precision.yaml
-	@$(PYTHON) -m lab.release krew $(RELEASE) --uri '$(URI)'
+krew: setup ## Write the manifest by which Krew installs the plugin: RELEASE=folder URI='https://host/path/{version}/{file}', KEY=cosign.pub that you trust; build/krew/precision.yaml
+	@$(PYTHON) -m lab.release krew $(RELEASE) --uri '$(URI)' $(if $(KEY),--key $(KEY))
 
 lock: setup ## Write requirements/*.txt again from pyproject.toml
 	@lab/setup/lock.sh

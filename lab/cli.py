@@ -13,6 +13,7 @@ from rich.table import Table
 
 from lab import paths
 from lab.cluster import Cluster, ControlPlane
+from lab.cluster.full import require_machine
 from lab.cluster.manifests import apply_product
 from lab.cluster.monitoring import apply_prometheus
 from lab.errors import LabError
@@ -20,7 +21,7 @@ from lab.images import ALL, build_images
 from lab.interrupts import INTERRUPTED, take_sigterm_as_interrupt
 from lab.progress import console, say, step
 from lab.setup.kube import kube_binaries
-from lab.setup.prerequisites import require_control_plane_programs, require_node_programs
+from lab.setup.prerequisites import require_control_plane_programs
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -87,7 +88,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _images(options: argparse.Namespace) -> None:
-    require_node_programs()
+    require_machine()
     for built in build_images(ALL):
         print(f"{built.image.reference}\t{built.key}")
 

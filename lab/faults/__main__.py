@@ -18,6 +18,8 @@ from pathlib import Path
 from rich.table import Table
 
 from lab import paths
+from lab.cluster.full import require_machine
+from lab.errors import LabError
 from lab.faults.campaign import Campaign
 from lab.faults.misoperation import Misoperation, misoperate
 from lab.faults.soak import SoakResult, require_no_cluster
@@ -124,9 +126,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     chosen = [workflow(name) for name in options.workflows] or WORKFLOWS
     soaks = not options.workflows and options.soak_minutes > 0
-    if soaks:
-        require_no_cluster()  # before the other parts have taken their time
     take_sigterm_as_interrupt()
+    try:
+        if soaks:  # before the other parts have taken their time
+            require_no_cluster()
+            require_machine()
+    except LabError as error:
+        console.print(f"[red]stopped[/red]: {error}")
+        return 1
     _empty(TRACES)
     RESULT.unlink(missing_ok=True)  # who is killed must not leave the figures of the run before
     found = Found(Campaign(options.seed, None if options.full else options.count, TRACES, chosen))
@@ -140,6 +147,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("interrupted: what was started has been stopped")
         return INTERRUPTED
+    except LabError as error:
+        console.print(f"[red]stopped[/red]: {error}")
+        return 1
     finally:
         RESULT.write_text(json.dumps(found.figures(), indent=2) + "\n")
         found.show()

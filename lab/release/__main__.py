@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from lab import paths
+from lab.cluster.full import require_machine
 from lab.errors import LabError
 from lab.images.builder import Builder
 from lab.images.catalogue import Base
@@ -18,8 +19,7 @@ from lab.images.packages import PINS, pin
 from lab.progress import console, say
 from lab.release.make import IMAGES, RELEASES, make
 from lab.release.publish import install, push, push_release, require_registry, write_manifest
-from lab.release.verify import verify
-from lab.setup.prerequisites import require_node_programs
+from lab.release.verify import UNKNOWN_MAKER, verify
 
 
 def main() -> int:
@@ -43,7 +43,6 @@ def _parser() -> argparse.ArgumentParser:
     verifying.add_argument(
         "folder", type=Path, nargs="?", help="the release; without one, the newest that was made here"
     )
-    verifying.add_argument("--key", type=Path, help="the public key that you trust; without one, the release's own")
     verifying.set_defaults(run=_verify)
     commands.add_parser("pin", help=f"write {PINS.name} from Debian's packages of today").set_defaults(run=_pin)
     pushing = commands.add_parser("push", help="push the images of this checkout, or a release with its signatures")
@@ -53,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     indexing.add_argument("folder", type=Path, help="the release")
     indexing.add_argument("--uri", default="", help="where its archives can be fetched: https://…/{version}/{file}")
     indexing.set_defaults(run=_krew)
+    for command in (verifying, pushing, indexing):
+        command.add_argument("--key", type=Path, help="the public key that you trust; without one, the release's own")
     installing = commands.add_parser("install", help="install from a registry onto a cluster, and test it there")
     installing.add_argument("--context", default=os.environ.get("CONTEXT", ""), help="of the kubeconfig; else its own")
     installing.add_argument("--prometheus", default="", help="address of its Prometheus; else the chart's default")
@@ -63,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _make(options: argparse.Namespace) -> None:
-    require_node_programs()
+    require_machine()
     folder = make(key=options.key)
     say(f"release: {folder.relative_to(paths.ROOT)}; verify it: python -m lab.release verify {folder}")
 
@@ -73,11 +74,11 @@ def _verify(options: argparse.Namespace) -> None:
     if options.folder is None and not made:
         raise LabError("a release", f"none in {RELEASES}", "make one with `make release`, or name its folder")
     verify((options.folder or made[-1].parent).resolve(), key=options.key)
-    say("verified")
+    say(f"verified: made by who holds the key of {options.key}" if options.key else f"whole; {UNKNOWN_MAKER}")
 
 
 def _pin(options: argparse.Namespace) -> None:
-    require_node_programs()
+    require_machine()
     bases = sorted({image.base for image in IMAGES if isinstance(image.base, Base)}, key=lambda base: base.name)
     with tempfile.TemporaryDirectory(dir=paths.BUILD) as scratch:
         builder = Builder(Path(scratch))
@@ -88,14 +89,14 @@ def _pin(options: argparse.Namespace) -> None:
 def _push(options: argparse.Namespace) -> None:
     require_registry(options.registry, "push")
     if options.release:
-        push_release(options.release.resolve(), options.registry)
+        push_release(options.release.resolve(), options.registry, key=options.key)
     else:
-        require_node_programs()
+        require_machine()
         push(options.registry)
 
 
 def _krew(options: argparse.Namespace) -> None:
-    say(f"wrote {write_manifest(options.folder.resolve(), options.uri).relative_to(paths.ROOT)}")
+    say(f"wrote {write_manifest(options.folder.resolve(), options.uri, key=options.key).relative_to(paths.ROOT)}")
 
 
 def _install(options: argparse.Namespace) -> None:

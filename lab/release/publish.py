@@ -15,7 +15,7 @@ from lab.progress import say, step
 from lab.release import plugin
 from lab.release.make import CHART, IMAGES, read_sums
 from lab.release.tools import tools
-from lab.release.verify import require_sums
+from lab.release.verify import require_signed
 from lab.setup.kube import kube_binaries
 from precision_operator import __version__
 
@@ -45,30 +45,35 @@ def push(registry: str) -> None:
         say(f"pushed {name}")
 
 
-def push_release(folder: Path, registry: str) -> None:
+def push_release(folder: Path, registry: str, *, key: Path | None) -> None:
     """Push images and chart of a release, with all that was signed and attested.
 
+    ``key``: the public key that is trusted; None: the release's own, which only shows that the release is whole.
+
     Raises:
-        LabError: the folder is not the release that its checksums name.
+        LabError: the folder is not the release that its checksums name, or that key did not sign them.
     """
-    require_sums(folder)
+    programs = tools(listing=False)
+    require_signed(programs, folder, key=key)
     version = folder.name
     named = {f"{image.name}-{version}.oci.tar": f"{registry}/{image.name}:{version}" for image in IMAGES}
     named[f"{CHART.name}-chart-{version}.oci.tar"] = f"{registry}/charts/{CHART.name}:{version}"
-    oras = tools(listing=False)
     plain = ["--plain-http"] if plain_http(registry) else []
     for archive, name in named.items():
         with step(f"push {name}"):
-            oras("oras", "restore", *plain, "--input", folder / archive, name)
+            programs("oras", "restore", *plain, "--input", folder / archive, name)
 
 
-def write_manifest(folder: Path, uri: str) -> Path:
+def write_manifest(folder: Path, uri: str, *, key: Path | None) -> Path:
     """Write the manifest by which Krew installs the plugin of a release; return it.
 
+    ``key``: the public key that is trusted; None: the release's own, which only shows that the release is whole.
+
     Raises:
-        LabError: the folder is not the release that its checksums name, or the address is none that Krew can use.
+        LabError: the folder is not the release that its checksums name, that key did not sign them, or the address is none
+            that Krew can use.
     """
-    require_sums(folder)
+    require_signed(tools(listing=False), folder, key=key)
     MANIFEST.parent.mkdir(parents=True, exist_ok=True)
     MANIFEST.write_text(yaml.safe_dump(plugin.manifest(folder.name, read_sums(folder), uri), sort_keys=False))
     return MANIFEST

@@ -26,6 +26,11 @@ from lab.release.make import (
 from lab.release.provenance import PREDICATE_TYPE
 from lab.release.tools import Tools, registry, tools
 
+UNKNOWN_MAKER = (
+    "who made it was not checked, for the key is the release's own; name one that you trust, got from elsewhere: "
+    "KEY=cosign.pub"
+)
+"""Anybody can make a release whole."""
 _DISTRUST = "trust nothing of this release; get it again"
 
 
@@ -42,10 +47,7 @@ def verify(folder: Path, *, key: Path | None) -> None:
     """
     programs = tools(listing=False)
     version = folder.name
-    public = key or folder / PUBLIC_KEY
-    require_sums(folder)
-    _cosign(programs, folder, "verify-blob", "--key", public, "--bundle", folder / SUMS_BUNDLE, folder / SUMS)
-    say(f"{SUMS}: signed, and true of every file")
+    public = require_signed(programs, folder, key=key)
     RELEASES.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="verify-", dir=RELEASES) as served,
@@ -68,6 +70,26 @@ def verify(folder: Path, *, key: Path | None) -> None:
         reference = _restored(programs, archive, f"{address}/charts/{CHART.name}", version)
         _cosign(programs, folder, "verify", "--key", public, PLAIN_HTTP, reference)
         say(f"{reference.partition('/')[2]}: signed")
+
+
+def require_signed(programs: Tools, folder: Path, *, key: Path | None) -> Path:
+    """Refuse a folder that does not hold exactly the files whose checksums were signed; return the key that signed them.
+
+    Args:
+        programs: cosign among them.
+        folder: a release.
+        key: the public key that is trusted; None: the release's own.
+
+    Raises:
+        LabError: it names the first file that is missing, changed or added, or the key that did not sign.
+    """
+    require_sums(folder)
+    public = (key or folder / PUBLIC_KEY).resolve()  # a relative one is none of the release, where cosign runs
+    _cosign(programs, folder, "verify-blob", "--key", public, "--bundle", folder / SUMS_BUNDLE, folder / SUMS)
+    say(f"{SUMS}: signed by {public}, and true of every file")
+    if key is None:
+        say(UNKNOWN_MAKER)
+    return public
 
 
 def require_sums(folder: Path) -> None:

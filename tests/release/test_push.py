@@ -12,7 +12,8 @@ import pytest
 
 from lab.images import ALL, OPERATOR, TRAINER
 from lab.images.builder import build_images, layout
-from lab.release.make import CHART, IMAGES, SUMS, sha256
+from lab.release.make import CHART, IMAGES, Workshop, export_key, sign_sums
+from lab.release.provenance import Source
 from lab.release.publish import push, push_release
 from lab.release.tools import Tools, registry, tools
 from lab.setup.prerequisites import require_node_programs
@@ -53,7 +54,7 @@ def test_a_push_brings_both_images_under_the_version_that_the_chart_asks_for(tar
 
 @pytest.fixture
 def release(programs: Tools, tmp_path: Path) -> Path:
-    """A release without signatures, whose images are small: what is pushed is the archives, whatever they hold."""
+    """A release of which only the checksums are signed, and whose images are small: what is pushed is the archives."""
     folder = tmp_path / "release" / "9.9.9"
     folder.mkdir(parents=True)
     (pause,) = build_images([image for image in ALL if image.name == "pause"])
@@ -65,11 +66,14 @@ def release(programs: Tools, tmp_path: Path) -> Path:
             source, copied = f"{layout().directory}:{pause.layout_reference}", f"{address}/{name}:9.9.9"
             programs("oras", "cp", "--from-oci-layout", "--to-plain-http", source, copied)
             programs("oras", "backup", "--plain-http", "--output", folder / f"{archive}-9.9.9.oci.tar", copied)
-    (folder / SUMS).write_text("".join(f"{sha256(path)}  {path.name}\n" for path in sorted(folder.glob("*.tar"))))
+    programs("cosign", "generate-key-pair", cwd=tmp_path)
+    workshop = Workshop(programs, "", folder, tmp_path / "cosign.key", Source("9.9.9", "0" * 40))
+    export_key(workshop)
+    sign_sums(workshop)
     return folder
 
 
 def test_a_release_is_pushed_with_its_chart(release: Path, target: str) -> None:
-    push_release(release, target)
+    push_release(release, target, key=release.parents[1] / "cosign.pub")
     for name in (*(item.name for item in IMAGES), f"charts/{CHART.name}"):
         assert manifest(target, name, "9.9.9")["layers"]

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import LabError
+from lab.errors import CommandFailed, LabError
 from lab.images import OPERATOR, Image, packages
 from lab.images.builder import plain_http
 from lab.images.catalogue import PYTHON, Base
 from lab.images.layout import Layout
 from lab.images.packages import Package, packages_of, pin, pinned, require_pinned
+from lab.release import __main__ as command
+from lab.release import publish
 from lab.release.make import IMAGES, SUMS, require_equal, sha256
 from lab.release.provenance import Source, Subject, statement
-from lab.release.publish import install_commands, require_registry
+from lab.release.publish import install_commands, push_release, require_registry
 from lab.release.verify import require_subject, require_sums
 
 DPKG_STATUS = """\
@@ -164,6 +166,102 @@ def test_a_release_that_is_not_what_its_checksums_list_is_refused(
     change(release(tmp_path))
     with pytest.raises(LabError, match=named):
         require_sums(tmp_path)
+
+
+class Cosign:
+    """Answers as cosign does for a release that another key signed, or that this one did; keeps what it was asked."""
+
+    def __init__(self, *, forged: bool) -> None:
+        self.forged = forged
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, *words: str | Path, cwd: Path | None = None) -> str:
+        self.asked.append(tuple(map(str, words)))
+        if self.forged and words[0] == "cosign":
+            raise CommandFailed("cosign verify-blob", 1, "Error: invalid signature")
+        return ""
+
+
+@pytest.fixture
+def cosign(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Cosign:
+    found = Cosign(forged=getattr(request, "param", False))
+    monkeypatch.setattr(publish, "tools", lambda listing: found)
+    return found
+
+
+@pytest.mark.parametrize("cosign", [True], indirect=True, ids=["forged"])
+@pytest.mark.parametrize(
+    "publishes",
+    [
+        lambda folder, key: push_release(folder, "127.0.0.1:1", key=key),
+        lambda folder, key: publish.write_manifest(folder, "https://example.invalid/{file}", key=key),
+    ],
+    ids=["push", "krew"],
+)
+def test_a_release_that_the_trusted_key_did_not_sign_is_neither_pushed_nor_named_to_krew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cosign: Cosign, publishes: Callable[[Path, Path], object]
+) -> None:
+    monkeypatch.setattr(publish, "MANIFEST", tmp_path / "krew" / "precision.yaml")
+    folder = tmp_path / "1.2.3"
+    folder.mkdir()
+    with pytest.raises(LabError, match=f"{SUMS} to be signed by"):
+        publishes(release(folder), tmp_path / "cosign.pub")
+    assert [words[:2] for words in cosign.asked] == [("cosign", "verify-blob")]
+    assert not publish.MANIFEST.exists()
+
+
+def test_a_key_is_found_where_the_command_was_given_and_never_in_the_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cosign: Cosign
+) -> None:
+    folder = tmp_path / "release" / "1.2.3"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    push_release(release(folder), "127.0.0.1:1", key=Path("cosign.pub"))
+    assert str(tmp_path / "cosign.pub") in cosign.asked[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "said"), [(None, "who made it was not checked"), (Path("/cosign.pub"), "signed by /cosign.pub")]
+)
+def test_a_release_that_was_checked_by_its_own_key_is_not_called_verified(
+    tmp_path: Path, cosign: Cosign, capsys: pytest.CaptureFixture[str], key: Path | None, said: str
+) -> None:
+    push_release(release(tmp_path), "127.0.0.1:1", key=key)
+    printed = capsys.readouterr()
+    words = " ".join((printed.out + printed.err).split())
+    assert said in words
+    assert ("who made it was not checked" in words) is (key is None)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [([], "who made it was not checked"), (["--key", "k.pub"], "verified")])
+def test_verify_says_verified_only_of_a_key_that_was_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr(command, "verify", lambda folder, key: None)
+    monkeypatch.setattr("sys.argv", ["release", "verify", str(release(tmp_path)), *arguments])
+    assert command.main() == 0
+    printed = capsys.readouterr()
+    last = " ".join((printed.out + printed.err).split())
+    assert said in last
+    assert ("verified" in last) is bool(arguments)
+
+
+@pytest.mark.parametrize("words", [["make"], ["pin"], ["push", "--registry", "host/path"]])
+def test_a_node_is_refused_before_an_image_is_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    def node() -> None:
+        raise LabError("a machine that is no Kubernetes node", "signs of another cluster", "use another machine")
+
+    monkeypatch.setattr(command, "require_machine", node)
+    monkeypatch.setattr("sys.argv", ["release", *words])
+    assert command.main() == 1
+    printed = capsys.readouterr()
+    assert "signs of another cluster" in printed.out + printed.err
 
 
 ROOT = Path(__file__).parents[2]

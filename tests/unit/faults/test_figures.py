@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lab.errors import LabError
 from lab.faults import __main__ as faults
 from lab.faults.__main__ import Found
 from lab.faults.batch import Outcome, Run
@@ -61,6 +62,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     monkeypatch.setattr(faults, "RESULT", tmp_path / "faults.json")
     monkeypatch.setattr(faults, "TRACES", tmp_path / "faults")
     monkeypatch.setattr(faults, "require_no_cluster", lambda: None)
+    monkeypatch.setattr(faults, "require_machine", lambda: None)
     monkeypatch.setattr(faults, "take_sigterm_as_interrupt", lambda: None)  # of the process that runs the tests
 
     def run(figures: Figures, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -130,3 +132,31 @@ def test_a_run_that_is_killed_leaves_no_figures_of_the_one_before(ran: Runs, mon
     with pytest.raises(Killed):
         ran(Figures())
     assert not faults.RESULT.exists()
+
+
+@pytest.mark.parametrize("refuses", ["require_machine", "require_no_cluster"])
+def test_a_machine_that_cannot_soak_is_refused_before_the_other_parts_take_their_time(
+    ran: Runs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], refuses: str
+) -> None:
+    def refuse() -> None:
+        raise LabError("to run as root", "user 1000", "run the same command with sudo")
+
+    monkeypatch.setattr(faults, refuses, refuse)
+    monkeypatch.setattr(faults, "inject", None)
+    assert faults.main([]) == 1
+    said = capfd.readouterr()
+    assert "run the same command with sudo" in said.out + said.err
+    assert not faults.RESULT.exists()
+
+
+def test_a_part_that_stops_is_said_and_leaves_the_figures_incomplete(
+    ran: Runs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(self: Figures, *_: object, **__: object) -> SoakResult:
+        raise LabError("a pod to kill", "none", "look at its Deployment")
+
+    monkeypatch.setattr(Figures, "soak", stopped)
+    code, written = ran(Figures())
+    said = capfd.readouterr()
+    assert (code, written["complete"]) == (1, False)
+    assert "look at its Deployment" in said.out + said.err
