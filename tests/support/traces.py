@@ -57,7 +57,7 @@ class Builder:
         name = f"{workload}-{number}"
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{workload}-7f", "controller": True}
         body = {"spec": deployment(workload)["spec"]["template"]["spec"], "status": {"phase": "Running"}}
-        metadata = {
+        metadata: Object = {
             "labels": {**LABELS, "pod-template-hash": "7f"},
             "ownerReferences": [owner],
             "annotations": {REQUEST: json.dumps(request)} if request is not None else {},
