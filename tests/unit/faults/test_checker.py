@@ -301,6 +301,17 @@ def written_at_rest() -> Builder:
     return built
 
 
+def saved_at_rest(after_seconds: float) -> Builder:
+    """An incident that is written again at rest."""
+    built = Builder()
+    built.write("PrecisionIncident", "fleet-1", {"report": {"phase": "Open"}})
+    built.note(Note.REST)
+    built.at_seconds += after_seconds - 2.0
+    built.note(Note.WROTE, namespace=NAMESPACE, write="PUT precisionincidents fleet-1 #1")
+    built.write("PrecisionIncident", "fleet-1", {"report": {"phase": "Verifying"}})
+    return built
+
+
 def sent_at_rest() -> Builder:
     built = Builder()
     built.note(Note.WROTE, namespace=NAMESPACE, write="PATCH precisionpolicies/status fleet #1")
@@ -444,6 +455,7 @@ BROKEN = {
     "Trace nobody knows what is missing": ("Trace", gap(["?"])),
     "Trace a watch refused at rest": ("Trace", gap([], at_rest=True)),
     "L4 an incident written at rest": ("L4", written_at_rest()),
+    "L4 an incident written again and again at rest": ("L4", saved_at_rest(0.0)),
     "L4 a write at rest that changed nothing": ("L4", sent_at_rest()),
     "L4 written at rest": ("L4", restless()),
     "L4 a pod taken away at rest": ("L4", taken_away_at_rest(deleted=False)),
@@ -504,6 +516,10 @@ def test_rounds_are_counted_anew_after_a_change_of_the_mode() -> None:
     built.state(bumped(HELD, changed={A: 2}))
     built.entries += taken_away(HELD, 2).entries[4:]
     assert [v for v in check(built.trace()) if v.invariant == "I9"] == []
+
+
+def test_what_an_incident_still_has_to_say_may_be_written_at_rest() -> None:
+    assert check(saved_at_rest(10.0).trace()) == []
 
 
 def test_a_process_that_nobody_watches_may_be_silent_where_the_run_says_so() -> None:
