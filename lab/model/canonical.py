@@ -187,7 +187,8 @@ class _Encoder:
 
     def _assign_times(self, state: State) -> None:
         for key, restart in state.restarts.items():
-            self._entries[key].append(("restarts", restart.rounds, self._ago(restart.since)))
+            gone = self._ago(restart.gone) if restart.gone else None
+            self._entries[key].append(("restarts", restart.rounds, self._ago(restart.since), restart.pods, gone))
         for key, since in state.silent.items():
             self._entries[key].append(("silent", self._ago(since)))
         jobs = {job.key: job.object_generation for job in self._fleet.workloads.values()}

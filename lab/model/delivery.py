@@ -122,7 +122,7 @@ class Writes:
         urgent = after.incident is not None and after.incident.strategy is Strategy.EMERGENCY
         if after.phase is Phase.ROLLING_BACK or (urgent and after.alone):
             return
-        active = sum(fleet.now - restart.since < RESTARTING_SECONDS for restart in after.restarts.values())
+        active = sum(fleet.now - restart.counts_since < RESTARTING_SECONDS for restart in after.restarts.values())
         if active > max(observation.restart_slots, len(before.restarts)):
             self.report("I5", "more restarts than the cluster's budget", before)
 

@@ -4,13 +4,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, EvictPod
 from precision_operator.core.cohorts.order import cohort_size, extend_cohort
-from tests.support.fleets import answer
+from precision_operator.core.restart.rounds import PLACELESS_SECONDS, RESTARTING_SECONDS
+from tests.support.fleets import answer, gradual, restart_only
 from tests.support.histories import History, converged, events, heal, new_world, play
+
+GRADUAL = {
+    "gradual": {"sustain": "0s", "inFlight": "0s", "batchShare": 1.0},
+    "mitigation": {"speed": {"window": "0s"}},
+}
 
 
 @settings(max_examples=80)
@@ -90,6 +97,37 @@ def test_a_rollouts_restarts_stay_within_the_clusters_budget(budget: int) -> Non
         assert len(world.state.restarts) <= budget
     assert world.state.phase is Phase.HEALTHY
     assert sum(taken) == 6
+
+
+passes = st.tuples(
+    st.sets(st.integers(0, 7)),  # whose budget opens, or closes
+    st.sets(st.integers(0, 7)),  # who finds a place from now on, or none
+    st.sampled_from([5.0, 15.0, 60.0, RESTARTING_SECONDS]),
+)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 3), st.lists(passes, min_size=20, max_size=60))
+def test_restarts_stay_within_their_slots_whichever_budgets_open_when(
+    slots: int, history: list[tuple[set[int], set[int], float]]
+) -> None:
+    """What was taken away, and is not back though it may still find a place, is no more than there are slots."""
+    world = restart_only(8, rollback={**GRADUAL, "deadlines": {"P2": "1000h"}})
+    world.restart_slots, world.budgeted = slots, set(world.workloads)
+    gradual(world)
+    taken: dict[str, float] = {}
+    for opened, placed, seconds in history:
+        for index in opened:
+            world.budgeted ^= {f"old-{index:02}"}
+        for name in (f"old-{index:02}" for index in placed):
+            world.room[name] = Room.FREE if world.room.get(name) is Room.NONE else Room.NONE
+        before, now = dict(world.restarts), world.now
+        asked = {a.workload.name for a in world.step(seconds).actions if isinstance(a, EvictPod)}
+        gone = {name for name in world.restarts if world.restarts[name] != before.get(name)}
+        assert gone <= asked
+        taken = {name: at for name, at in taken.items() if now - at < PLACELESS_SECONDS} | dict.fromkeys(gone, now)
+        out = {n for n in taken if any(p.pending or p.terminating for p in world.workloads[n].pods) or n in gone}
+        assert len(out) <= slots, (out, now)
 
 
 def test_an_emergency_takes_all_pods_away_at_once() -> None:

@@ -110,6 +110,12 @@ held_lists = st.dictionaries(workload_keys, st.tuples(names, moments), max_size=
 )
 settings = st.sampled_from(["", '{"fallback":"fp32","rollback":{"ackTimeout":"45s"}}'])
 
+_restarts = st.tuples(
+    st.builds(Restart, rounds=st.integers(1, 9), since=moments, newest=moments, pods=st.integers(-1, 10**6)),
+    st.none() | st.integers(0, 10**9),
+).map(
+    lambda drawn: drawn[0] if drawn[1] is None else replace(drawn[0], gone=round(drawn[0].since + drawn[1] / 1000, 3))
+)
 _fleets = st.builds(
     State,
     selector=selectors,
@@ -133,9 +139,7 @@ _fleets = st.builds(
     suspensions=st.dictionaries(
         workload_keys, st.builds(Suspension, st.uuids().map(str), counts, moments, st.booleans()), max_size=3
     ),
-    restarts=st.dictionaries(
-        workload_keys, st.builds(Restart, rounds=st.integers(1, 9), since=moments, newest=moments), max_size=4
-    ),
+    restarts=st.dictionaries(workload_keys, _restarts, max_size=4),
     failing=st.lists(breaches, max_size=4).map(tuple),
     mitigations=st.lists(windows, max_size=4).map(tuple),
 )

@@ -53,7 +53,7 @@ _MOVED_BYTES = len(':"1234567890 member breached",')
 """The line of a workload that has a mode of its own, beside its name. What is in breach is held, and no silent one is."""
 _STAMP = "2026-11-22T12:00:00.000Z"
 _UID = "00000000-0000-4000-8000-000000000000"
-_ROLLED_BACK_BYTES = len(f':"1234567890 member breached poisoned held=99 restart=2@{_STAMP},{_STAMP}",')
+_ROLLED_BACK_BYTES = len(f':"1234567890 member breached poisoned held=99 restart=2@{_STAMP},{_STAMP},1234,1234567890",')
 """The line of one that is rolled back; it has no mode any more."""
 _SUSPENDED_BYTES = len(f" suspended={_UID},1234567890@{_STAMP}")
 """The same, of a Job; a label may name one."""
@@ -112,8 +112,7 @@ def _workloads_to_wire(state: State) -> dict[str, dict[str, str]]:
     for key, since in state.silent.items():
         lines.setdefault(key, ["0"]).append(f"{_SILENT}={silences[since]}")
     for key, restart in state.restarts.items():
-        stamp = f"{format_time(restart.since)},{format_time(restart.newest)}"
-        lines.setdefault(key, ["0"]).append(f"restart={restart.rounds}@{stamp}")
+        lines.setdefault(key, ["0"]).append(f"restart={restart.rounds}@{_stamps(restart)}")
     for key, suspension in state.suspensions.items():
         word = "resuming" if suspension.resuming else "suspended"
         job = f"{suspension.uid},{suspension.generation}@{format_time(suspension.since)}"
@@ -122,6 +121,13 @@ def _workloads_to_wire(state: State) -> dict[str, dict[str, str]]:
     for key, words in sorted(lines.items()):
         grouped.setdefault(kind_of(key), {})[name_of(key)] = " ".join(words)
     return grouped
+
+
+def _stamps(restart: Restart) -> str:
+    """Its times; the last one in milliseconds since the first, for all of a fleet may be restarting."""
+    pods = str(restart.pods) if restart.pods >= 0 else ""
+    gone = str(round((restart.gone - restart.since) * 1000)) if restart.gone else ""
+    return f"{format_time(restart.since)},{format_time(restart.newest)},{pods},{gone}".rstrip(",")
 
 
 def parse_assignment(body: Mapping[str, object]) -> State:
@@ -206,8 +212,15 @@ def _held(key: str, raw: str, holds: tuple[str, ...]) -> HeldWorkload:
 
 def _restart(raw: str) -> Restart:
     rounds, _, stamps = raw.partition("@")
-    since, _, newest = stamps.partition(",")
-    return Restart(_number(rounds) or 1, parse_time(since) or 0.0, parse_time(newest) or 0.0)
+    first, newest, pods, later = (*stamps.split(","), "", "", "")[:4]
+    since, count, ms = parse_time(first) or 0.0, _number(pods), _number(later)
+    return Restart(
+        _number(rounds) or 1,
+        since,
+        parse_time(newest) or 0.0,
+        pods=count if count is not None else -1,
+        gone=round(since + ms / 1000, 3) if ms is not None else 0.0,
+    )
 
 
 def _suspension(raw: str, *, resuming: bool) -> Suspension:

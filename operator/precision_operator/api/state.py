@@ -79,9 +79,18 @@ class Restart:
     rounds: int
     """How often: a second round is for pods that came back in the wrong mode; there is no third."""
     since: float
-    """When the last round began, in seconds since the epoch."""
+    """When the last round began, or the last turn of one whose pods may not go yet; in seconds since the epoch."""
     newest: float = 0.0
     """Creation time of the newest pod of that round, by the API server's clock: a later one is a replacement."""
+    pods: int = -1
+    """How many pods of the workload had started when it began; -1: not known."""
+    gone: float = 0.0
+    """When the first of them went, in seconds since the epoch; 0: none has."""
+
+    @property
+    def counts_since(self) -> float:
+        """Since when it takes up a slot; in seconds since the epoch."""
+        return self.gone or self.since
 
 
 @dataclass(frozen=True, slots=True)

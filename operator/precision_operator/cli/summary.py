@@ -109,7 +109,7 @@ def under_way(state: State, key: str) -> str:
         return f"{step} by the operator {age(suspension.since)} ago{rest}"
     if restart is None:
         return ""
-    return f"restarting for {max(0.0, time.time() - restart.since):.0f} s, round {restart.rounds} of {ROUNDS}"
+    return f"restarting for {max(0.0, time.time() - restart.counts_since):.0f} s, round {restart.rounds} of {ROUNDS}"
 
 
 def incident_json(incident: Incident) -> dict[str, object]:

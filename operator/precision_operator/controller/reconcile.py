@@ -174,7 +174,7 @@ class Reconciler:
         if committed:
             self._report(policy, before, decision.state)
             self._report_escalations(policy, before, decision)
-        self._restarts.note(key, decision.state)
+        self._restarts.note(key, decision.restarting)
         acted = await self._actor.act(
             policy, decision.state, decision.actions, emergency=_emergency(decision), holds=holds, began=began
         )

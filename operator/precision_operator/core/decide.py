@@ -21,6 +21,7 @@ from precision_operator.core.derive import derive_facts
 from precision_operator.core.desired import Desired
 from precision_operator.core.evidence.assessment import listed
 from precision_operator.core.facts import Facts
+from precision_operator.core.leaving import noticed
 from precision_operator.core.lifecycle import continued, without_policy
 from precision_operator.core.memory import shortage_events
 from precision_operator.core.model import Evaluation, Observation
@@ -72,6 +73,8 @@ class Decision:
     """It assigns workloads something less safe than they had: only on what is certain to be the newest policy."""
     promoting: frozenset[str] = frozenset()
     """Keys of the workloads that take up a slot of the cluster's cap; empty where there is none."""
+    restarting: tuple[float, ...] = ()
+    """Until when at most each workload takes up a slot of the cluster's restarts, in seconds since the epoch."""
 
 
 def decide(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
@@ -111,6 +114,7 @@ def decide(policy: Policy, state: State, observation: Observation, now: float) -
         wake_at,
         promotes=_promotes(before, after),
         promoting=replace(facts, state=after).promoting if capped else frozenset(),
+        restarting=planned.restarting,
     )
 
 
@@ -227,7 +231,8 @@ def _going_on(facts: Facts, outcome: Outcome) -> tuple[Mapping[str, Restart], li
     """The restarts that have not come to their end, and how long those took that have.
 
     One whose pods are back and acknowledged has; so has one of a mode that was changed since. A replacement that cannot
-    start is waited for as long as it holds a slot: it must not be taken away again for that nothing is known of it.
+    start is lost capacity until it does, and must not be taken away again for that nothing is known of it. How long its
+    pods may have waited for a budget is not how long a restart takes.
     """
     state = outcome.state
     at = replace(facts, state=state)
@@ -238,12 +243,13 @@ def _going_on(facts: Facts, outcome: Outcome) -> tuple[Mapping[str, Restart], li
         restart = state.restarts.get(workload.key)
         if restart is None or state.changed.get(workload.key) != facts.state.changed.get(workload.key):
             continue
-        age_seconds = facts.now - restart.since
+        restart = noticed(workload, restart, facts.now)
+        took_seconds = facts.now - restart.counts_since
         seen = workload if desired.pods is None else at.fleet.part(workload)
         acknowledged = at.progress(seen, desired.accepted, desired.delivery).acknowledged
         if acknowledged and complete(workload) and workload.key not in state.suspensions:
-            took += [round(age_seconds, 3)] * (0 < age_seconds < RESTARTING_SECONDS)
-        elif not (acknowledged and age_seconds >= RESTARTING_SECONDS):
+            took += [round(took_seconds, 3)] * (0 < took_seconds < RESTARTING_SECONDS)
+        else:
             found[workload.key] = restart
     return found, took
 

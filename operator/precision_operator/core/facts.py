@@ -18,7 +18,7 @@ from precision_operator.api.state import Failing, Phase, State
 from precision_operator.core.attempt import Attempt
 from precision_operator.core.evidence.assessment import Assessment, lost
 from precision_operator.core.fleet import Fleet
-from precision_operator.core.leaving import blocked
+from precision_operator.core.leaving import blocked, noticed
 from precision_operator.core.memory import lacks_memory
 from precision_operator.core.model import Evaluation, Observation, WorkloadView
 from precision_operator.core.places import Places
@@ -138,6 +138,7 @@ class Facts:
         """Where a workload stands on its way to one of the ``accepted`` modes."""
         hot = delivery is Delivery.HOT
         restart = self.state.restarts.get(workload.key)
+        went = noticed(workload, restart, self.now).counts_since if restart is not None else None
         patience = self.spec.rollback.ack_timeout_seconds
         found = progress_of(
             workload,
@@ -145,7 +146,7 @@ class Facts:
             self.evaluation,
             delivery,
             since=self.state.changed.get(workload.key, 0) if hot else 0,
-            replacing=restart is not None and 0 <= self.now - restart.since <= patience,
+            replacing=went is not None and 0 <= self.now - went <= patience,
         )
         return replace(found, acknowledged=False) if self._may_train_on(workload, accepted) else found
 

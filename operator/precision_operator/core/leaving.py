@@ -1,6 +1,7 @@
 """Pods on their way out: which are late, and which cannot be ended from here."""
 
 from collections.abc import Container
+from dataclasses import replace
 
 from precision_operator.api.state import Restart
 from precision_operator.core.model import PodView, WorkloadView
@@ -14,10 +15,26 @@ FORCED_SECONDS = 30.0
 
 
 def begun(workload: WorkloadView, restart: Restart) -> bool:
-    """A pod of it was taken away for this restart, or its Job is suspended."""
-    missing = len(workload.pods) < workload.replicas
-    gone = any(pod.terminating or pod.created_at > restart.newest for pod in workload.pods)
-    return workload.suspended or missing or gone
+    """A pod that ran when its restart began has gone since, or none did, or its Job is suspended.
+
+    One that it no longer wants, or wants besides, is no sign of that: its owner has changed its size.
+    """
+    if restart.gone or workload.suspended or restart.pods == 0:
+        return True
+    left = sum(not (pod.terminating or pod.pending) and pod.created_at <= restart.newest for pod in workload.pods)
+    return left < min(restart.pods if restart.pods > 0 else workload.replicas, workload.replicas)
+
+
+def noticed(workload: WorkloadView, restart: Restart, now: float) -> Restart:
+    """With the time at which its pods went, once one has: a passed one is not changed any more."""
+    if restart.gone or not begun(workload, restart):
+        return restart
+    times = (
+        pod.gone_by - pod.grace_seconds if pod.terminating else pod.created_at
+        for pod in workload.pods
+        if pod.terminating or pod.created_at > restart.newest
+    )
+    return replace(restart, gone=round(min(max(min(times, default=now), restart.since), now), 3))
 
 
 def late(pod: PodView, now: float, *, leaving_seconds: float | None = None) -> bool:

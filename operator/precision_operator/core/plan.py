@@ -24,6 +24,8 @@ class Plan:
     """The workloads that are restarting, after these writes."""
     suspensions: Mapping[str, Suspension] = field(default_factory=dict)
     """The Jobs that we suspend, after these writes."""
+    restarting: tuple[float, ...] = ()
+    """Until when at most each of those that take up a slot does so, in seconds since the epoch."""
     stuck: tuple[str, ...] = ()
     """Names of workloads whose pods came back in the wrong mode more often than is tried."""
     pending: tuple[str, ...] = ()
@@ -64,6 +66,7 @@ def plan(
         actions=(*restarting.resumptions, *requests, *restarting.requests, *restarting.removals),
         restarts=restarting.restarts,
         suspensions=restarting.suspensions,
+        restarting=tuple(sorted(restarting.holding.values())),
         stuck=tuple(sorted(restarting.stuck)),
         pending=tuple(sorted(restarting.pending)),
         lost=tuple(sorted(restarting.lost)),

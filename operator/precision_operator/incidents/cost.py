@@ -94,8 +94,11 @@ def restarted(cost: Cost, seen: RecordedPass) -> Cost:
 
 
 def _since(state: State, key: str) -> float | None:
-    found = state.restarts.get(key) or state.suspensions.get(key)
-    return found.since if found is not None else None
+    """When its pods went: what waits for a budget trains on."""
+    restart, suspension = state.restarts.get(key), state.suspensions.get(key)
+    if restart is not None:
+        return restart.counts_since if restart.gone or restart.pods < 0 else None
+    return suspension.since if suspension is not None else None
 
 
 def with_steps(

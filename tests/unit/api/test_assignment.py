@@ -40,7 +40,11 @@ FULL = State(
     poisoned=keys("a"),
     changed={key("a"): 400, key("b"): 411},
     held=(HeldWorkload(key("b"), "LossNotFinite", 1000.0), HeldWorkload(key("c"), "LossNotFinite", 1000.0)),
-    restarts={key("a"): Restart(2, 1000.5, 900.25)},
+    restarts={
+        key("a"): Restart(2, 1000.5, 900.25, 3, 1010.75),
+        key("b"): Restart(1, 1000.5, 900.25, 0),
+        key("c"): Restart(1, 1000.5),
+    },
     restart_seconds=(41.5, 60.0),
     suspensions={key("a"): Suspension("uid-a", 3, 1000.5), key("d"): Suspension("uid-d", 4, 1000.5, True)},
 )
@@ -102,10 +106,10 @@ def test_an_absent_default_leaves_pods_as_their_templates_have_them() -> None:
 def test_what_belongs_to_one_workload_stands_in_one_line() -> None:
     assert wired(FULL)["state"]["workloads"] == {
         "apps/Deployment": {
-            "a": "400 member breached poisoned restart=2@1970-01-01T00:16:40.500Z,1970-01-01T00:15:00.250Z "
+            "a": "400 member breached poisoned restart=2@1970-01-01T00:16:40.500Z,1970-01-01T00:15:00.250Z,3,10250 "
             "suspended=uid-a,3@1970-01-01T00:16:40.500Z",
-            "b": "411 canary p=3 held=0",
-            "c": "0 held=0",
+            "b": "411 canary p=3 held=0 restart=1@1970-01-01T00:16:40.500Z,1970-01-01T00:15:00.250Z,0",
+            "c": "0 held=0 restart=1@1970-01-01T00:16:40.500Z,1970-01-01T00:00:00.000Z",
             "d": "0 resuming=uid-d,4@1970-01-01T00:16:40.500Z",
         }
     }
@@ -204,7 +208,7 @@ def test_the_largest_fleet_that_is_accepted_fits_rolled_back_and_left_behind_too
         breached=fleet,
         poisoned=fleet,
         held=held,
-        restarts=dict.fromkeys(fleet, Restart(2, 1.7e9, 1.7e9)),
+        restarts=dict.fromkeys(fleet, Restart(2, 1.7e9, 1.7e9, 9999, 1.7e9 + 1e6)),
         suspensions={one: Suspension(str(UUID(int=2**127 + n)), 1234567890, 1.7e9) for n, one in enumerate(jobs)},
     )
     left = replace(

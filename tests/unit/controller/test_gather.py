@@ -11,7 +11,7 @@ from lab.model.policies import policy
 from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.state import Failing, Phase, Restart, State, Suspension
+from precision_operator.api.state import Failing, Phase, State, Suspension
 from precision_operator.core.evidence.confirmation import TURN_SHARE
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation, PromotionSlots
 from precision_operator.errors import Forbidden
@@ -227,13 +227,12 @@ async def test_restarts_of_other_policies_take_from_the_budget() -> None:
     rig = Rig()
     now = rig.wandering.time()
     other = PolicyKey("elsewhere", "other")
-    rig.restarts.note(other, State(restarts={"x": Restart(1, now - 10), "y": Restart(1, now - 10_000)}))
-    rig.restarts.note(KEY, State(restarts={"z": Restart(1, now)}))
+    rig.restarts.note(other, (now + 10, now - 10))
+    rig.restarts.note(KEY, (now + 10,))
     assert (await rig.observe()).restart_slots == 4
     rig.restarts.forget(other)
     assert (await rig.observe()).restart_slots == 5
-    many = {str(number): Restart(1, now) for number in range(50)}
-    rig.restarts.note(other, State(restarts=many))
+    rig.restarts.note(other, (now + 10,) * 50)
     assert (await rig.observe()).restart_slots == 0
 
 

@@ -10,7 +10,7 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase, Restart
 from precision_operator.core.actions import DeletePod, EvictPod, Notify
-from precision_operator.core.leaving import FORCED_SECONDS, MARGIN_SECONDS, begun, blocked, late
+from precision_operator.core.leaving import FORCED_SECONDS, MARGIN_SECONDS, begun, blocked, late, noticed
 from precision_operator.core.model import PodView, RestartBy
 from precision_operator.core.restart.pace import KEPT_RESTARTS, LEAST_AT_ONCE, Pace, quantile
 from precision_operator.core.restart.rounds import PLACELESS_SECONDS
@@ -282,13 +282,39 @@ def test_what_may_not_go_yet_takes_no_place_of_others_in_a_gradual_rollback() ->
 def test_no_more_wait_for_a_budget_than_there_are_slots_and_none_of_that_time_is_a_restart() -> None:
     world = restart_only(10, rollback=GRADUAL)
     world.restart_slots, world.budgeted = 2, set(world.workloads)
-    gradual(world).run(60)
-    assert (len(world.state.restarts), world.restarts) == (2, {})
+    for _ in range(120):
+        removed = [a for a in gradual(world).step().actions if isinstance(a, EvictPod)]
+        assert len(removed) <= 2
+    assert world.restarts == {}
     world.budgeted = set()
     world.step()
-    assert sum(world.restarts.values()) <= 2
-    world.run(4)
-    assert all(seconds < 600.0 for seconds in world.state.restart_seconds)
+    assert sum(world.restarts.values()) == 2
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=5.0, passes=60)
+    assert len(world.state.restart_seconds) == 10
+    assert max(world.state.restart_seconds) < 30.0, "the time until the budget opened is none of theirs"
+
+
+def test_who_waits_for_a_budget_that_never_opens_lets_the_others_go_on_and_has_its_turn_again() -> None:
+    world = restart_only(6, rollback={**GRADUAL, "deadlines": {"P2": "10h"}})
+    world.restart_slots, world.budgeted = 1, {"old-00", "old-01", "old-02"}
+    until(gradual(world), lambda w: len(w.restarts) == 3, seconds=15.0, passes=4 * 40 + 20)
+    asked: set[str] = set()
+    for _ in range(4 * 40):
+        asked |= {a.workload.name for a in world.step().actions if isinstance(a, EvictPod)}
+    assert asked == world.budgeted, "each in its turn"
+    world.budgeted.remove("old-01")
+    until(world, lambda w: w.restarts.get("old-01"), seconds=15.0, passes=4 * 40)
+
+
+def test_a_template_that_changes_while_the_workload_grows_is_not_let_in_by_a_restart_that_has_not_begun() -> None:
+    world = restart_only(2, rollback=GRADUAL)
+    world.budgeted = {"old-00"}
+    until(gradual(world), lambda w: key("old-00") in w.state.restarts)
+    world.scale("old-00", 2)
+    change(world, "old-00", pending_revision=True)
+    world.budgeted = set()
+    world.run(6)
+    assert (world.restarts, condition(world, "PendingRevision").status) == ({"old-01": 1}, "True")
 
 
 def test_a_large_workload_is_not_overtaken_for_ever_and_what_started_and_crashes_takes_no_place() -> None:
@@ -342,11 +368,51 @@ OLD, LEAVING, NEW = (
         ((OLD, NEW), 2, False, True),
         ((OLD,), 2, False, True),
         ((OLD, OLD), 2, True, True),
+        ((OLD, OLD, NEW), 3, False, False),
+        ((OLD, OLD), 3, False, False),
+        ((OLD, LEAVING), 1, False, False),
+        ((OLD, OLD, LEAVING), 2, False, False),
     ],
-    ids=["all as before", "one is leaving", "one is new", "one is gone", "its Job is suspended"],
+    ids=[
+        "all as before",
+        "one is leaving",
+        "one is new",
+        "one is gone",
+        "its Job is suspended",
+        "it has grown",
+        "it is to grow",
+        "it has shrunk",
+        "one was leaving before",
+    ],
 )
 def test_a_restart_has_begun_when_one_pod_of_the_workload_was_taken_away(
     pods: tuple[PodView, ...], replicas: int, suspended: bool, expected: bool
 ) -> None:
     view = workload(pods=pods, replicas=replicas, suspended=suspended)
-    assert begun(view, Restart(1, 60.0, newest=50.0)) is expected
+    assert begun(view, Restart(1, 60.0, newest=50.0, pods=2)) is expected
+
+
+def test_a_restart_that_has_begun_stays_so_whatever_its_owner_makes_of_the_size() -> None:
+    restart = Restart(1, 60.0, newest=50.0, pods=2)
+    leaving = replace(LEAVING, gone_by=95.0, grace_seconds=30.0)
+    found = noticed(workload(pods=(OLD, leaving), replicas=2), restart, 90.0)
+    assert (found.gone, found.counts_since, restart.counts_since) == (65.0, 65.0, 60.0)
+    smaller = workload(pods=(OLD,), replicas=1)
+    assert begun(smaller, found)
+    assert noticed(smaller, found, 99.0) == found
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"), [((NEW,), 70.0), ((), 90.0)], ids=["its replacement says when", "nothing does"]
+)
+def test_when_its_pods_went_is_known_as_well_as_it_can_be_seen(pods: tuple[PodView, ...], expected: float) -> None:
+    assert noticed(workload(pods=pods), Restart(1, 60.0, newest=50.0, pods=1), 90.0).gone == expected
+
+
+def test_what_had_no_place_before_its_restart_is_no_lost_capacity() -> None:
+    world = restart_only(4, rollback=GRADUAL)
+    world.restart_slots, world.room = 1, {"old-00": Room.NONE}
+    world.templates["old-00"] = Mode.FP16
+    world.replace_pods("old-00")
+    until(gradual(world), lambda w: len(w.restarts) == 4, seconds=15.0, passes=40)
+    assert condition(world, "CapacityLost").status == "False"

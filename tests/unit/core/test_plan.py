@@ -91,7 +91,7 @@ def test_a_restart_takes_away_the_pods_in_the_wrong_mode_and_no_others() -> None
     pods = (old("a"), old("b", started_mode=Mode.FP32), old("c", terminating=True), old("d", started_mode=None))
     found = plan(restarted(literal(pods=pods)))
     assert deleted(found) == ["a", "d"]
-    assert found.restarts == {key("w"): Restart(1, NOW, 100.0)}
+    assert found.restarts == {key("w"): Restart(1, NOW, 100.0, pods=3)}
 
 
 def test_a_deletion_carries_the_generation_that_admission_must_know_first() -> None:
@@ -118,8 +118,8 @@ def test_in_an_emergency_no_rollback_waits_for_a_slot_and_what_is_promoted_still
     rolled = [restarted(literal(name, pods=(old(name),))) for name in "abc"]
     fp32 = old("d", started_mode=Mode.FP32)
     raised = into(literal("d", pods=(fp32,)), Mode.FP16, Delivery.RESTART)
-    assert deleted(plan(*rolled, raised, slots=0, urgent=True)) == ["a", "b", "c"]
-    assert deleted(plan(*rolled, raised, slots=1, urgent=True)) == ["a", "b", "c", "d"]
+    assert deleted(plan(*rolled, raised, slots=3, urgent=True)) == ["a", "b", "c"]
+    assert deleted(plan(*rolled, raised, slots=4, urgent=True)) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(("ago", "begun"), [(0.0, 0), (RESTARTING_SECONDS - 1.0, 0), (RESTARTING_SECONDS, 1)])
@@ -149,7 +149,7 @@ def test_pods_that_come_back_in_the_wrong_mode_are_taken_away_once_more_and_then
     assert (deleted(early), early.stuck) == ([], ())
     again = came_back(1, seconds=ROUND_SECONDS)
     assert (deleted(again), again.stuck) == (["new"], ())
-    assert again.restarts == {key("w"): Restart(2, NOW + ROUND_SECONDS, NOW + 2.0)}
+    assert again.restarts == {key("w"): Restart(2, NOW + ROUND_SECONDS, NOW + 2.0, pods=1)}
     never = came_back(2, seconds=3600.0)
     assert (deleted(never), never.stuck) == ([], ("w",))
     assert never.restarts == {key("w"): Restart(2, NOW, 100.0)}
@@ -176,7 +176,7 @@ def test_a_pod_that_can_save_a_checkpoint_is_asked_for_one_in_the_mode_that_it_i
     (action,) = found.actions
     assert isinstance(action, RequestPod)
     assert (action.mode, action.generation, action.checkpoint) == (Mode.FP16, GENERATION, True)
-    assert found.restarts == {key("w"): Restart(1, NOW, 100.0)}
+    assert found.restarts == {key("w"): Restart(1, NOW, 100.0, pods=1)}
 
 
 @pytest.mark.parametrize(

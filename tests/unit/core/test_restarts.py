@@ -76,17 +76,32 @@ def test_slots_that_other_policies_restarts_take_up_are_not_ours_and_those_of_no
     assert {name for name in world.workloads if name not in stuck} <= world.really_in(Mode.FP32)
 
 
-def test_a_replacement_that_cannot_start_frees_its_slot_after_its_time() -> None:
+@pytest.mark.parametrize("room", [Room.NONE, Room.QUOTA])
+def test_a_replacement_that_cannot_start_stops_further_batches_for_as_long_as_it_has_no_place(room: Room) -> None:
+    """However long ago it was taken away: on a full cluster one workload after the other would be lost else."""
     world = restart_only(4, rollback=GRADUAL)
     world.restart_slots, first = 1, "old-00"
-    world.room[first] = Room.NONE
-    gradual(world).step()
-    assert set(world.state.restarts) == {key(first)}
-    began = world.now
-    until(world, lambda w: taken_away(w) > 1, seconds=15.0, passes=80)
-    assert world.now - began >= RESTARTING_SECONDS - 15.0
+    world.room[first] = room
+    began = gradual(world).now
+    until(world, lambda w: condition(w, "CapacityLost").status == "True", seconds=15.0, passes=20)
+    until(world, lambda w: w.now - began > 4 * RESTARTING_SECONDS, seconds=15.0, passes=200)
+    assert (world.restarts, condition(world, "CapacityLost").status) == ({first: 1}, "True")
+    assert world.decide().restarting == (), "others have its slot"
+    world.room = {}
     until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0, passes=200)
-    assert world.restarts[first] == 1
+    assert (world.restarts, world.state.restarts) == (dict.fromkeys(world.workloads, 1), {})
+    assert condition(world, "CapacityLost").status == "False"
+
+
+def test_capacity_that_an_emergency_has_lost_is_reported_until_it_is_back() -> None:
+    world = restart_only(4)
+    world.room["old-02"] = Room.NONE
+    until(emergency(world), lambda w: w.state.phase is Phase.HELD, seconds=15.0, passes=20)
+    world.run(200, 60.0)
+    assert "old-02" in condition(world, "CapacityLost").message
+    world.room.clear()
+    world.run(3)
+    assert (condition(world, "CapacityLost").status, world.state.restarts) == ("False", {})
 
 
 @pytest.mark.parametrize("room", [Room.NONE, Room.QUOTA])

@@ -30,7 +30,7 @@ ROUND_SECONDS = 10.0
 """Replacements that came back in the wrong mode are collected this long, and taken away together."""
 
 RESTARTING_SECONDS = 600.0
-"""A workload that is not back after this does not count among those that are restarting."""
+"""How long a workload takes up a slot: while its pods may not go yet, and again from when they went until they are back."""
 
 PLACELESS_SECONDS = 120.0
 """A replacement that has not started after this, though no old pod is in its place, finds none."""
@@ -73,14 +73,14 @@ class Restarting:
     lost: set[str] = field(default_factory=set)
     blocked: set[tuple[str, Cause]] = field(default_factory=set)
     predicted_seconds: float | None = None
+    holding: dict[str, float] = field(default_factory=dict)
+    """Workloads that take up a slot, and until when at most."""
     _waiting: list[tuple[Desired, list[PodView]]] = field(default_factory=list)
-    """Whose restart has not begun, and which of its pods have to go."""
-    _workloads: int = 0
-    """That are restarting."""
+    """Who has no slot, and which of its pods have to go."""
+    _asking: list[tuple[Desired, list[PodView], Restart]] = field(default_factory=list)
+    """Who has a slot, and waits for a budget, a checkpoint or admission before its pods go."""
     _pods: int = 0
-    """Of those."""
-    _asked: int = 0
-    """Workloads whose restart has begun, and whose pods wait for a budget, a checkpoint or admission before they go."""
+    """Of what is restarting."""
     _placeless_keys: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -97,7 +97,10 @@ class Restarting:
             if workload.key in self.recorded:
                 still_wanted.update({workload.uid: desired} if pods else {})
             elif workload.key in self.known and not (pods and self._overtaken(desired)):
-                self._continue(desired, pods)
+                if pods and self._has_waited(desired):
+                    self._waiting.append((desired, pods))
+                else:
+                    self._continue(desired, pods)
             elif pods and workload.restart_by is not RestartBy.NEVER:
                 self.restarts.pop(workload.key, None)
                 self._waiting.append((desired, pods))
@@ -109,22 +112,38 @@ class Restarting:
             if (job := jobs.get(record.uid)) is not None:
                 self._go_on(key, record, job, still_wanted.get(record.uid))
         for key, restart in self.restarts.items():
-            self._count(restart, seen.get(key))
+            self._count(key, restart, seen.get(key))
 
-    def _count(self, restart: Restart, workload: WorkloadView | None) -> None:
-        """What this restart takes up: a place of its own kind while no pod has gone, and the pods that are not back."""
+    def _count(self, key: str, restart: Restart, workload: WorkloadView | None) -> None:
+        """What this restart takes up: a slot for a bounded time, and the pods that are not back."""
         if workload is not None and any(self._held_up(pod) for pod in workload.pods):
             return  # for how long is not known: others do not wait for it
         if workload is not None and not begun(workload, restart):
-            self._asked += 1
+            until = self._turn_ends(workload, restart)
             # Who still has its pods after that waits for a budget: an emergency does not wait with it.
             recent = 0 <= self.sight.now - restart.since < CHECKPOINT_SECONDS
             self._pods += workload.replicas if recent else 0
-        elif 0 <= self.sight.now - restart.since < RESTARTING_SECONDS and (
-            workload is None or workload.key not in self._placeless_keys
-        ):
-            self._workloads += 1
-            self._pods += _not_back(workload, restart) if workload is not None else 1
+        elif workload is None or key not in self._placeless_keys:
+            until = restart.counts_since + RESTARTING_SECONDS
+            if restart.counts_since <= self.sight.now < until:
+                self._pods += _not_back(workload, restart) if workload is not None else 1
+        else:
+            return
+        if restart.counts_since <= self.sight.now < until:
+            self.holding[key] = until
+
+    def _turn_ends(self, workload: WorkloadView, restart: Restart) -> float:
+        """Until when it may ask for its pods, after it was waited for to save a checkpoint."""
+        asks = any(pod.hot for pod in workload.pods)
+        checkpoint_seconds = max(self.pace.checkpoint_seconds, CHECKPOINT_SECONDS) if asks else 0.0
+        return restart.since + checkpoint_seconds + RESTARTING_SECONDS
+
+    def _has_waited(self, desired: Desired) -> bool:
+        """None of its pods could go in its turn: it gets another one after the others. What is urgent takes no turns."""
+        restart = self.known[desired.workload.key]
+        if (desired.rollback and self.pace.urgent) or begun(desired.workload, restart):
+            return False
+        return not restart.since <= self.sight.now < self._turn_ends(desired.workload, restart)
 
     def _held_up(self, pod: PodView) -> bool:
         """Its node is away, or a finalizer of somebody else keeps it."""
@@ -142,25 +161,38 @@ class Restarting:
                 if self._pods and self._pods + len(pods) > at_once:
                     break  # in this order: smaller ones would overtake a large one for ever
                 self._pods += self._begin(desired, pods) * len(pods)
-        slots = 0 if self.lost else min(self.pace.slots, SLOTS_LIMIT) - max(self._workloads, self._asked)
+        slots = 0 if self.lost else min(self.pace.slots, SLOTS_LIMIT) - len(self.holding)
+        for desired, pods, restart in self._asking if not self.lost else ():
+            self._take(desired, pods, restart)
+        waits.sort(key=self._since)  # who has had no turn first, then who had it the longest ago
         for desired, pods in waits:
             if slots > 0:
                 slots -= self._begin(desired, pods)
             elif desired.workload.pending_revision:
                 self.pending.add(desired.workload.name)
 
+    def _since(self, waiting: tuple[Desired, list[PodView]]) -> float:
+        """When its last turn began; 0: it had none."""
+        before = self.restarts.get(waiting[0].workload.key)
+        return before.since if before is not None else 0.0
+
     def _begin(self, desired: Desired, pods: list[PodView]) -> bool:
-        """Whether its restart begins."""
+        """Whether its restart begins, or another turn of it."""
         workload = desired.workload
         if self._brings_change_in(desired):
             self.pending.add(workload.name)
             return False
-        newest = max(pod.created_at for pod in pods)
-        restart = Restart(1, self.sight.now, newest)
-        self.restarts[workload.key] = restart
+        newest, before = max(pod.created_at for pod in pods), self.restarts.get(workload.key)
+        restart = self._round(desired.workload, before.rounds if before is not None else 1, newest)
+        self.holding[workload.key] = self._turn_ends(workload, restart)
         if not 0 <= self.sight.now - newest < YOUNG_SECONDS:
             self._take(desired, pods, restart)
         return True
+
+    def _round(self, workload: WorkloadView, rounds: int, newest: float) -> Restart:
+        pods = sum(not pod.pending for pod in live_pods(workload))
+        restart = self.restarts[workload.key] = Restart(rounds, self.sight.now, newest, pods)
+        return restart
 
     def _brings_change_in(self, desired: Desired) -> bool:
         """A restart would bring a change of its template in, and nothing allows that."""
@@ -177,8 +209,11 @@ class Restarting:
         workload = desired.workload
         restart = self.known[workload.key]
         if self._placeless(workload, restart):
-            self.lost.add(workload.name)
             self._placeless_keys.add(workload.key)
+            ran = restart.pods if restart.pods >= 0 else workload.replicas
+            # Who had no place before has lost none.
+            if sum(not pod.pending for pod in workload.pods) < min(ran, workload.replicas):
+                self.lost.add(workload.name)
         if not pods:
             return
         newest = max(pod.created_at for pod in pods)
@@ -187,12 +222,14 @@ class Restarting:
         if replacements:
             # Who was restarted because it did not answer is not restarted again: its new pods have started in the mode.
             again = desired.delivery is Delivery.RESTART and restart.rounds < ROUNDS and self.sight.certain
-            if again and self.sight.now - restart.since >= ROUND_SECONDS:
-                restart, taken = Restart(restart.rounds + 1, self.sight.now, newest), pods
-                self.restarts[workload.key] = restart
+            if again and self.sight.now - restart.counts_since >= ROUND_SECONDS:
+                restart, taken = self._round(workload, restart.rounds + 1, newest), pods
             else:
                 taken = [pod for pod in pods if pod.created_at <= restart.newest]
-        self._take(desired, taken, restart)
+        if begun(workload, self.known[workload.key]) or (desired.rollback and self.pace.urgent):
+            self._take(desired, taken, restart)
+        else:
+            self._asking.append((desired, taken, restart))
         if not taken and restart.rounds >= ROUNDS:
             self.stuck.add(workload.name)
 
@@ -276,10 +313,15 @@ class Restarting:
                 self.removals.append(DeletePod(workload, pod, self.sight.generation, grace_seconds=1))
 
     def _placeless(self, workload: WorkloadView, restart: Restart) -> bool:
-        """A replacement waits for a place that no pod of its own workload takes up."""
-        return not any(pod.terminating for pod in workload.pods) and any(
+        """A replacement waits for a place that no pod of its own workload takes up, or a quota lets none be created."""
+        if any(pod.terminating for pod in workload.pods):
+            return False
+        by_pods, pods = workload.restart_by is RestartBy.PODS, workload.pods
+        if restart.gone and by_pods and len(pods) < workload.replicas and all(pod.ready for pod in pods):
+            return self.sight.now - restart.gone >= PLACELESS_SECONDS
+        return any(
             pod.pending and pod.created_at > restart.newest and self.sight.now - pod.created_at >= PLACELESS_SECONDS
-            for pod in workload.pods
+            for pod in pods
         )
 
     def _to_take_away(self, desired: Desired) -> list[PodView]:
