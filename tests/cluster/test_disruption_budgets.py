@@ -75,6 +75,14 @@ async def test_the_pods_of_one_workload_are_evicted_once_all_of_them_may_go(stag
     assert all(stage.found("pod", name) is None for name in "abc")
 
 
+async def test_of_two_process_groups_under_one_budget_one_goes_and_none_is_torn(stage: Acting) -> None:
+    running(stage, *"abcd")
+    stage.budget(at_least=2, allowed=2)
+    groups = [stage.eviction(name, of="one") for name in "ab"] + [stage.eviction(name, of="two") for name in "cd"]
+    assert reasons(await stage.act(*groups)) == ["DisruptionBudget"]
+    assert [name for name in "abcd" if stage.found("pod", name) is not None] == ["c", "d"]
+
+
 async def test_a_pod_with_two_budgets_cannot_be_evicted_and_it_is_said_why(stage: Acting) -> None:
     running(stage, "a")
     stage.budget(at_least=0, allowed=1)

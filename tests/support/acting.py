@@ -8,7 +8,7 @@ from typing import Any
 from lab.model.policies import policy
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
-from precision_operator.api.policy import PolicyKey
+from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase, State
@@ -56,8 +56,9 @@ class Rig:
         self.clock = ManualClock()
         self.kube = Server("10.0.0.1")
         install_all(self.kube)
-        self.kube.put(POLICIES, {"metadata": {"namespace": "ns", "name": "fleet"}})
-        self.kube.put(ASSIGNMENTS, {"metadata": {"namespace": "ns", "name": "fleet"}, "generation": 7})
+        for name in ("fleet", "other"):
+            self.kube.put(POLICIES, {"metadata": {"namespace": "ns", "name": name}})
+            self.kube.put(ASSIGNMENTS, {"metadata": {"namespace": "ns", "name": name}, "generation": 7})
         for name in pods:
             self.kube.put(
                 PODS, {"metadata": {"namespace": "ns", "name": name, "uid": f"uid-{name}", "annotations": {"a": "b"}}}
@@ -110,9 +111,11 @@ class Rig:
         body: Any = self.kube.objects["jobs", "ns", name]
         return bool(body["spec"]["suspend"])
 
-    async def act(self, *actions: Action, state: State = STATE, emergency: bool = True) -> Acted:
+    async def act(
+        self, *actions: Action, state: State = STATE, emergency: bool = True, policy: Policy = POLICY
+    ) -> Acted:
         """One pass' actions."""
-        return await finished(self.clock, self.actor.act(POLICY, state, actions, emergency=emergency))
+        return await finished(self.clock, self.actor.act(policy, state, actions, emergency=emergency))
 
     @property
     def events(self) -> list[tuple[str, int]]:

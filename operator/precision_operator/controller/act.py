@@ -19,7 +19,7 @@ from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.halt import Halt
 from precision_operator.controller.refusals import Refusals
-from precision_operator.controller.writes import Write, named, send, torn
+from precision_operator.controller.writes import Disruptions, Write, asks_budgets, named, send
 from precision_operator.core.actions import Action, DeletePod, EvictPod, Notify, RequestPod, ResumeJob, SuspendJob
 from precision_operator.core.model import RefusedWrite
 from precision_operator.errors import (
@@ -119,6 +119,7 @@ class Actor:
         self._halt = halt
         self._clock = clock
         self._refusals = Refusals()
+        self._disruptions = Disruptions(api, clock)
         self._waiting: dict[tuple[PolicyKey, str], _Waiting] = {}
         """By policy and what waits."""
 
@@ -129,6 +130,7 @@ class Actor:
     def forget(self, key: PolicyKey) -> None:
         """The policy and its assignment are gone."""
         self._refusals.forget(key)
+        self._disruptions.end(key)
         for what in (TAKING, RESUMING):
             self._waiting.pop((key, what), None)
 
@@ -174,19 +176,23 @@ class Actor:
         first: list[Write] = [action for action in writes if isinstance(action, RequestPod)]
         if not state.enforce or self._enforcement.confirmed(key, state.generation):
             first, resumes = [*resumes, *first], []
-        taken = [action for action in writes if not isinstance(action, RequestPod | ResumeJob)]
-        turn.batches = sum(map(bool, (first, resumes, taken)))
+        asking = [action for action in writes if asks_budgets(action)]
+        taken = [a for a in writes if not isinstance(a, RequestPod | ResumeJob) and not asks_budgets(a)]
+        if not asking:
+            self._disruptions.end(key)
+        turn.batches = sum(map(bool, (first, resumes, taken, asking)))
         await self._all(turn, first)
-        if state.enforce and (resumes or taken or not self._enforcement.settled(key, state.generation)):
+        if state.enforce and (resumes or taken or asking or not self._enforcement.settled(key, state.generation)):
             turn.again = await self._enforcement.confirm(key, state, deleted=policy.deleted)
-        for what, later in ((RESUMING, resumes), (TAKING, taken)):
-            if later:
-                held_back = await self._held_back(policy, state, what)
-                if held_back:
-                    turn.failures.append(held_back)
-                    turn.batches -= 1
-                else:
-                    await self._whole(turn, later)
+        for what, later, together in ((RESUMING, resumes, []), (TAKING, taken, asking)):
+            if not (later or together):
+                continue
+            if held_back := await self._held_back(policy, state, what):
+                turn.failures.append(held_back)
+                turn.batches -= sum(map(bool, (later, together)))
+                continue
+            await self._all(turn, later)
+            await self._together(turn, together)
 
     async def _unfenced(self, writes: Sequence[Write]) -> list[tuple[str, OperatorError]]:
         """Which kinds of these writes nothing holds to what is needed, and how that shows."""
@@ -230,20 +236,23 @@ class Actor:
             await self._emit(policy, Notify(NotConfirmed.reason, text))
         return None
 
-    async def _whole(self, turn: _Turn, writes: Sequence[Write]) -> None:
-        """All of them, but for evictions that would tear a process group apart."""
-        try:
-            kept = await torn(self._api, writes)
-        except OperatorError as error:
-            turn.failures.append(error)
-            turn.batches -= 1
+    async def _together(self, turn: _Turn, writes: Sequence[Write]) -> None:
+        """All of them, but for what would tear a process group apart, or take more than budgets allow together."""
+        if not writes:
             return
         key = PolicyKey(turn.policy.namespace, turn.policy.name)
-        for write in writes:
-            if (against := kept.get(write.workload.key)) is not None and isinstance(write, EvictPod):
-                self._refusals.remember(key, named(write), against.reason, detail=against.budget)
-        turn.failures += kept.values()
-        await self._all(turn, [w for w in writes if not (isinstance(w, EvictPod) and w.workload.key in kept)])
+        async with self._disruptions.alone(key.namespace):
+            try:
+                kept = await self._disruptions.against(key, writes)
+            except OperatorError as error:
+                turn.failures.append(error)
+                turn.batches -= 1
+                return
+            for write in writes:
+                if (against := kept.get(write.workload.key)) is not None:
+                    self._refusals.remember(key, named(write), against.reason, detail=against.budget)
+            turn.failures += kept.values()
+            await self._all(turn, [write for write in writes if write.workload.key not in kept])
 
     async def _all(self, turn: _Turn, writes: Sequence[Write]) -> None:
         """One batch, within its share of the time that is left."""

@@ -1,11 +1,15 @@
 """One write, as the API server gets it: what is decided on stands in each as its condition."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from weakref import WeakValueDictionary
 
+from precision_operator.api.policy import PolicyKey
+from precision_operator.api.wire import mapping, text
 from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
 from precision_operator.errors import DisruptionBudget, NotFound
 from precision_operator.kube.port import DISRUPTION_BUDGETS, JOBS, PODS, Deletion, JsonObject, KubeApi, Operation
+from precision_operator.runtime.clock import Clock
 from precision_operator.workloads.budgets import budget_against
 from precision_operator.workloads.requests import request_pod, suspend_job
 
@@ -13,6 +17,9 @@ Write = RequestPod | DeletePod | EvictPod | SuspendJob | ResumeJob
 
 JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
 """What the Job controller writes onto each pod of a Job."""
+
+UNKNOWN_SECONDS = 30.0
+"""After a suspension a budget's status may count the Job's pods for so long, until their deletion has reached it."""
 
 
 def named(write: Write) -> str:
@@ -25,7 +32,7 @@ async def send(api: KubeApi, write: Write) -> None:
     """Write it, where it is not so already.
 
     Raises:
-        KubeError: as the API server answered. DisruptionBudget also for a suspension that some budget speaks against.
+        KubeError: as the API server answered.
     """
     namespace = write.workload.namespace
     match write:
@@ -39,30 +46,105 @@ async def send(api: KubeApi, write: Write) -> None:
             await _patch_job(api, write)
 
 
-async def torn(api: KubeApi, writes: Iterable[Write]) -> Mapping[str, DisruptionBudget]:
-    """Workload → the budget that lets some of its pods be evicted and not the others: a process group goes as a whole.
+class Disruptions:
+    """Which evictions and suspensions the PodDisruptionBudgets let go together, for all policies of this process.
 
-    One that was begun is finished: its pods wait for each other.
-
-    Raises:
-        KubeError: as the API server answered.
+    A process group goes as a whole, and whoever shares a budget with one that has gone in part waits until the rest has.
+    Drains, and whatever else asks the API server for evictions, are not seen beforehand: they may still tear one apart.
     """
-    groups: dict[str, list[EvictPod]] = {}
-    for write in writes:
-        if isinstance(write, EvictPod) and not any(pod.terminating for pod in write.workload.pods):
-            groups.setdefault(write.workload.key, []).append(write)
-    several = {key: group for key, group in groups.items() if len(group) > 1}
-    found: dict[str, DisruptionBudget] = {}
-    if not several:
+
+    def __init__(self, api: KubeApi, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._open: dict[PolicyKey, dict[str, list[JsonObject]]] = {}
+        """Pods of process groups that were begun, by workload, until their policy's next pass tells how that went."""
+        self._going: dict[str, list[tuple[float, JsonObject]]] = {}
+        """Namespace → pods of Jobs that were suspended, and until when budgets may not know of it; monotonic clock."""
+
+    def alone(self, namespace: str) -> asyncio.Lock:
+        """Held while budgets are asked and what they allow is written: two answers must not rest on one allowance."""
+        return self._locks.setdefault(namespace, asyncio.Lock())
+
+    def end(self, key: PolicyKey) -> None:
+        """Nothing of the policy is taken away any more."""
+        self._open.pop(key, None)
+
+    async def against(self, key: PolicyKey, writes: Sequence[Write]) -> Mapping[str, DisruptionBudget]:
+        """Workload → the budget that lets some of its pods go and not all of them.
+
+        Raises:
+            KubeError: as the API server answered.
+        """
+        before = self._open.pop(key, {})
+        others = [
+            pod
+            for known, groups in self._open.items()
+            if known.namespace == key.namespace
+            for pods in groups.values()
+            for pod in pods
+        ]
+        wanted: dict[str, list[Write]] = {}
+        for write in writes:
+            wanted.setdefault(write.workload.key, []).append(write)
+        alone = {name for name, (first, *more) in wanted.items() if isinstance(first, EvictPod) and not more}
+        torn = {name for name, found in wanted.items() if _is_torn(found, before.get(name, ()))}
+        if len(alone | torn) == len(wanted) and not (others or torn):
+            return {}  # of each the API server asks the budget itself
+        budgets = await self._api.list(DISRUPTION_BUDGETS, key.namespace)
+        if not budgets:
+            return {}
+        pods = dict(zip(wanted, await asyncio.gather(*map(self._pods, wanted.values())), strict=True))
+        begun = {name: pods[name] for name in torn}
+        left_to = [*others, *(pod for name in torn for pod in pods[name])]
+        going, found = self._still_going(key.namespace), dict[str, DisruptionBudget]()
+        for name in sorted(wanted.keys() - torn, key=lambda name: (name in alone, name)):  # what goes together is first
+            own = {_uid(pod) for pod in pods[name]}
+            rest = [pod for pod in going if _uid(pod) not in own]
+            against = budget_against(pods[name], budgets, going=rest, torn=left_to)
+            if against is not None:
+                found[name] = DisruptionBudget(f"{name} is not taken away: {against}", budget=against)
+                continue
+            going = [*rest, *pods[name]]
+            if isinstance(wanted[name][0], SuspendJob):
+                until = self._clock.monotonic() + UNKNOWN_SECONDS
+                self._going.setdefault(key.namespace, []).extend((until, pod) for pod in pods[name])
+            elif name not in alone:
+                begun[name] = pods[name]
+        if begun:
+            self._open[key] = begun
         return found
-    namespace = next(iter(several.values()))[0].workload.namespace
-    budgets = await api.list(DISRUPTION_BUDGETS, namespace)
-    for key, group in several.items() if budgets else ():
-        pods = await asyncio.gather(*(_there(api, namespace, write.pod.name) for write in group))
-        against = budget_against([pod for pod in pods if pod is not None], budgets)
-        if against is not None:
-            found[key] = DisruptionBudget(f"pods of {key} are not evicted: {against}", budget=against)
-    return found
+
+    def _still_going(self, namespace: str) -> list[JsonObject]:
+        now = self._clock.monotonic()
+        if known := [(until, pod) for until, pod in self._going.pop(namespace, []) if now < until]:
+            self._going[namespace] = known
+        return [pod for _, pod in known]
+
+    async def _pods(self, writes: Sequence[Write]) -> list[JsonObject]:
+        """Read anew each time: what a budget allows changes with every pod that comes or goes."""
+        workload = writes[0].workload
+        if isinstance(writes[0], SuspendJob):
+            selector = f"{JOB_UID_LABEL}={workload.uid}"
+            return list(await self._api.list(PODS, workload.namespace, label_selector=selector))
+        names = [write.pod.name for write in writes if isinstance(write, EvictPod)]
+        found = await asyncio.gather(*(_there(self._api, workload.namespace, name) for name in names))
+        return [pod for pod in found if pod is not None]
+
+
+def asks_budgets(write: Write) -> bool:
+    """Whether PodDisruptionBudgets may speak against it."""
+    return isinstance(write, EvictPod) or (isinstance(write, SuspendJob) and write.respects_budgets)
+
+
+def _is_torn(writes: Sequence[Write], before: Sequence[JsonObject]) -> bool:
+    """Some of its pods have gone, as the decision knows already, or fewer are left than were evicted the last time."""
+    evictions = [write for write in writes if isinstance(write, EvictPod)]
+    return any(write.follows for write in evictions) or 0 < len(evictions) < len(before)
+
+
+def _uid(pod: JsonObject) -> str:
+    return text(mapping(pod.get("metadata")).get("uid"))
 
 
 async def _there(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
@@ -81,25 +163,7 @@ async def _patch_job(api: KubeApi, write: SuspendJob | ResumeJob) -> None:
     operations = suspend_job(write)
     if not operations:
         return
-    if isinstance(write, SuspendJob) and write.respects_budgets:
-        await _ask_budgets(api, write)
     await api.json_patch(JOBS, write.workload.namespace, write.workload.object_name, operations)
-
-
-async def _ask_budgets(api: KubeApi, write: SuspendJob) -> None:
-    """Read anew each time: what a budget allows changes with every pod that comes or goes.
-
-    Raises:
-        DisruptionBudget: one of them does not allow that all pods of the Job go.
-    """
-    workload = write.workload
-    budgets = await api.list(DISRUPTION_BUDGETS, workload.namespace)
-    if not budgets:
-        return
-    pods = await api.list(PODS, workload.namespace, label_selector=f"{JOB_UID_LABEL}={workload.uid}")
-    against = budget_against(pods, budgets)
-    if against is not None:
-        raise DisruptionBudget(f"Job {workload.object_name} is not suspended: {against}", budget=against)
 
 
 def _deletion(write: DeletePod | EvictPod) -> Deletion:

@@ -53,6 +53,8 @@ class EvictPod:
     workload: WorkloadView
     pod: PodView
     generation: int
+    follows: bool = False
+    """Others of its workload have gone already: of a process group that is torn the rest goes as soon as it may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Whether PodDisruptionBudgets allow that all pods of a Job go at once. Pure: their bodies in, an answer out.
+"""Whether PodDisruptionBudgets allow that pods go together. Pure: their bodies in, an answer out.
 
-The API server asks them for evictions only. A suspension takes pods away without asking any of them.
+The API server asks them for each eviction by itself. A suspension takes pods away without asking any of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,14 +10,29 @@ from precision_operator.api.wire import integer, mapping, sequence, text
 from precision_operator.kube.port import JsonObject
 
 
-def budget_against(pods: Iterable[JsonObject], budgets: Iterable[JsonObject]) -> str | None:
-    """The first budget that keeps some of these pods, and why, for a person; None: none does."""
+def budget_against(
+    pods: Iterable[JsonObject],
+    budgets: Iterable[JsonObject],
+    *,
+    going: Sequence[JsonObject] = (),
+    torn: Sequence[JsonObject] = (),
+) -> str | None:
+    """The first budget that keeps some of these pods, and why, for a person; None: none does.
+
+    Args:
+        pods: that are to go together.
+        budgets: of their namespace.
+        going: other pods that are taken away, of which the budgets' statuses may not know yet.
+        torn: pods of process groups of which some have gone: their budgets are left to them.
+    """
     running = [pod for pod in pods if _runs(pod)]
-    found = (_against(running, budget) for budget in budgets)
+    found = (_against(running, budget, going=going, torn=torn) for budget in budgets)
     return next((words for words in found if words is not None), None)
 
 
-def _against(running: Sequence[JsonObject], budget: JsonObject) -> str | None:
+def _against(
+    running: Sequence[JsonObject], budget: JsonObject, *, going: Sequence[JsonObject], torn: Sequence[JsonObject]
+) -> str | None:
     metadata, status = mapping(budget.get("metadata")), mapping(budget.get("status"))
     name, selector = text(metadata.get("name")), mapping(budget.get("spec")).get("selector")
     matched = [pod for pod in running if _selects(selector, _labels(pod))]
@@ -25,7 +40,11 @@ def _against(running: Sequence[JsonObject], budget: JsonObject) -> str | None:
         return None
     if integer(status.get("observedGeneration"), 0) < integer(metadata.get("generation"), 0):
         return f"the disruption budget {name} is still being processed"
-    allowed, ready = integer(status.get("disruptionsAllowed"), 0), sum(_ready(pod) for pod in matched)
+    if any(_selects(selector, _labels(pod)) for pod in torn):
+        return f"the disruption budget {name} is left to a process group that it has let go in part"
+    taken = sum(_ready(pod) and _selects(selector, _labels(pod)) for pod in going)
+    allowed = max(0, integer(status.get("disruptionsAllowed"), 0) - taken)
+    ready = sum(_ready(pod) for pod in matched)
     if allowed < ready:
         return f"the disruption budget {name} allows {allowed} disruptions, and {ready} of its pods would go"
     # A pod that is not ready counts for no budget, but where too few are ready it may be about to.

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import State
 from precision_operator.controller.act import OVERDUE_SECONDS
 from precision_operator.controller.echo import PATIENCE_SECONDS
+from precision_operator.controller.writes import UNKNOWN_SECONDS
 from precision_operator.core.actions import DeletePod, EvictPod, ResumeJob, SuspendJob
 from precision_operator.core.model import RefusedWrite, WorkloadView
 from precision_operator.errors import DisruptionBudget, Forbidden, TooManyRequests, Unavailable
 from precision_operator.kube.port import DISRUPTION_BUDGETS, PODS
 from precision_operator.reasons import Reason
-from tests.support.acting import EMERGENCY, GRADUAL, KEY, STATE, Rig, deletion, request
+from tests.support.acting import EMERGENCY, GRADUAL, KEY, POLICY, STATE, Rig, deletion, request
 from tests.support.views import pod, workload
 
 LABELS = {"batch.kubernetes.io/controller-uid": "uid-train"}
@@ -37,10 +40,11 @@ def resumption(name: str = "train") -> ResumeJob:
     return ResumeJob(job(name, suspended=True), 7, 1)
 
 
-def put_budget(rig: Rig, allowed: int) -> None:
+def put_budget(rig: Rig, allowed: int, **labels: str) -> None:
     status: Any = {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 2, "desiredHealthy": 2}
     metadata: Any = {"namespace": "ns", "name": "train", "generation": 1}
-    rig.kube.put(DISRUPTION_BUDGETS, {"metadata": metadata, "spec": {"selector": {}}, "status": status})
+    selector: Any = {"matchLabels": labels} if labels else {}
+    rig.kube.put(DISRUPTION_BUDGETS, {"metadata": metadata, "spec": {"selector": selector}, "status": status})
 
 
 def put_pods(rig: Rig, *names: str, **labels: str) -> None:
@@ -240,10 +244,10 @@ async def test_one_failure_stops_no_other_kind() -> None:
     assert (rig.pods, rig.suspended("train")) == (["a"], True)
 
 
-def group(*names: str, going: str = "") -> tuple[EvictPod, ...]:
-    """All pods of one workload."""
-    pods = tuple(pod(name, terminating=name == going) for name in names)
-    return tuple(EvictPod(workload(pods=pods), view, 7) for view in pods if not view.terminating)
+def group(*names: str, of: str = "w", follows: bool = False) -> tuple[EvictPod, ...]:
+    """Pods of one workload; ``follows``: others of it have gone."""
+    pods = tuple(pod(name) for name in names)
+    return tuple(EvictPod(workload(of, pods=pods), view, 7, follows) for view in pods)
 
 
 async def test_of_a_process_group_all_pods_are_evicted_or_none() -> None:
@@ -264,8 +268,85 @@ async def test_a_process_group_that_is_torn_already_is_finished() -> None:
     rig = Rig()
     put_pods(rig, "b", "c")
     put_budget(rig, 1)
-    await rig.act(*group("a", "b", "c", going="a"))
+    await rig.act(*group("b", "c", follows=True))
     assert len(rig.order) == 2, "the API server asks the budget for each"
+
+
+async def test_of_two_process_groups_under_one_budget_one_goes_where_it_allows_no_more() -> None:
+    rig = Rig()
+    put_pods(rig, "a", "b", "c", "d")
+    put_budget(rig, 3)
+    acted = await rig.act(*group("a", "b", of="one"), *group("c", "d", of="two"), state=GRADUAL)
+    assert (rig.pods, rig.reasons(acted)) == (["c", "d"], ["DisruptionBudget"])
+    assert "allows 1 disruptions, and 2" in rig.actor.refused(KEY)[0].what
+
+
+async def test_no_pod_goes_alone_at_the_expense_of_a_process_group_that_goes_with_it() -> None:
+    rig = Rig()
+    put_pods(rig, "a", "b", "c")
+    put_budget(rig, 2)
+    await rig.act(EvictPod(workload("single"), pod("c"), 7), *group("a", "b"), state=GRADUAL)
+    assert rig.pods == ["c"]
+
+
+@pytest.mark.parametrize("budgeted", [True, False], ids=["its budget", "another budget"])
+async def test_while_a_process_group_is_torn_its_budget_is_left_to_it(*, budgeted: bool) -> None:
+    rig = Rig()
+    put_pods(rig, "b", team="a")
+    put_pods(rig, "c", "d", "e", team="a" if budgeted else "b")
+    put_budget(rig, 5, team="a")
+    others = *group("c", "d", of="two"), *group("e", of="three")
+    acted = await rig.act(*group("b", of="one", follows=True), *others, state=GRADUAL)
+    assert rig.pods == (["c", "d", "e"] if budgeted else [])
+    assert rig.reasons(acted) == ["DisruptionBudget"] * (2 if budgeted else 0)
+    await rig.act(*others, state=GRADUAL)
+    assert rig.pods == []
+
+
+async def test_a_process_group_that_its_evictions_have_torn_is_finished_before_another_policy_begins_one() -> None:
+    rig = Rig()
+    put_pods(rig, "a", "b", "c", "d")
+    put_budget(rig, 2)
+    rig.refuse = {"b": DisruptionBudget("a drain was faster")}
+    await rig.act(*group("a", "b", of="one"), state=GRADUAL)
+    other, two = replace(POLICY, name="other", uid="other"), group("c", "d", of="two")
+    acted = await rig.act(*two, state=GRADUAL, policy=other)
+    assert (rig.pods, rig.reasons(acted)) == (["b", "c", "d"], ["DisruptionBudget"])
+    rig.refuse = {}
+    await rig.act(*group("b", of="one"), *two, state=GRADUAL)
+    assert rig.pods == ["c", "d"], "the caches may not know yet that it is torn"
+    await rig.act(state=GRADUAL)
+    await rig.act(*two, state=GRADUAL, policy=other)
+    assert rig.pods == []
+
+
+async def test_policies_of_a_namespace_ask_its_budgets_one_after_the_other() -> None:
+    rig = Rig()
+    put_pods(rig, "a", "b", "c", "d")
+    put_budget(rig, 2)
+    other = replace(POLICY, name="other", uid="other")
+    await asyncio.gather(
+        rig.act(*group("a", "b", of="one"), state=GRADUAL),
+        rig.act(*group("c", "d", of="two"), state=GRADUAL, policy=other),
+    )
+    assert rig.pods == ["c", "d"]
+    assert rig.actor.refused(PolicyKey("ns", "other"))[0].reason == Reason.DISRUPTION_BUDGET
+
+
+async def test_of_two_jobs_under_one_budget_one_is_suspended_also_before_the_budget_knows_of_it() -> None:
+    rig = Rig()
+    for name in ("one", "two"):
+        rig.put_job(name)
+        put_pods(rig, name, **{"batch.kubernetes.io/controller-uid": f"uid-{name}"})
+    put_budget(rig, 1)
+    both = suspension("one", respects_budgets=True), suspension("two", respects_budgets=True)
+    await rig.act(*both, state=GRADUAL)
+    assert (rig.suspended("one"), rig.suspended("two")) == (True, False)
+    await rig.act(both[1], state=GRADUAL)
+    assert not rig.suspended("two")
+    await rig.clock.advance(UNKNOWN_SECONDS)
+    await rig.act(both[1], state=GRADUAL)
+    assert rig.suspended("two"), "by now its status is believed"
 
 
 async def test_where_there_is_no_budget_no_pod_is_read_before_its_eviction() -> None:

@@ -144,6 +144,15 @@ def came_back(rounds: int, *, seconds: float) -> Plan:
     return plan(restarted(view), restarts=going_on, slots=0, seconds=seconds)
 
 
+@pytest.mark.parametrize("torn", [False, True])
+def test_the_rest_of_a_process_group_that_is_torn_follows_its_other_pods(*, torn: bool) -> None:
+    view = literal(pods=(old("a"), old("b"), old("c", terminating=torn)), replicas=3)
+    desired = replace(restarted(view), rollback=False)  # so it is evicted
+    found = plan(desired, restarts={key("w"): Restart(1, NOW, 100.0, pods=3)})
+    follow = {action.follows for action in found.actions if isinstance(action, EvictPod)}
+    assert follow == {torn}
+
+
 def test_pods_that_come_back_in_the_wrong_mode_are_taken_away_once_more_and_then_they_are_stuck() -> None:
     early = came_back(1, seconds=ROUND_SECONDS - 1.0)
     assert (deleted(early), early.stuck) == ([], ())

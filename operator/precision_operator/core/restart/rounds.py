@@ -251,7 +251,8 @@ class Restarting:
         if workload.restart_by is RestartBy.NEVER:
             return
         if self._evicts(desired):
-            self.removals += [EvictPod(workload, pod, self.sight.generation) for pod in ready]
+            follows = begun(workload, restart)
+            self.removals += [EvictPod(workload, pod, self.sight.generation, follows) for pod in ready]
         else:
             self.removals += [DeletePod(workload, pod, self.sight.generation, self._grace(pod)) for pod in ready]
 
