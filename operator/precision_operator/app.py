@@ -125,13 +125,14 @@ class App:
             clock=clock,
             changed=self._queue.add,
         )
+        self._fence = fence = Fence(client, clock, required=settings.require_fence)
         actor = Actor(
             client,
             events=events,
             limiter=limiter,
             expectations=Expectations(clock),
             enforcement=enforcement,
-            fence=Fence(client, clock, required=settings.require_fence),
+            fence=fence,
             halt=halt,
             clock=clock,
         )
@@ -281,6 +282,9 @@ class App:
                         *(self._alerts, self._receiver),
                     )
                 ]
+                own, watched = self._settings.namespace, self._settings.watch_namespaces
+                if not watched or own in watched:  # else it has no rights to its own pod
+                    beside.append(group.create_task(self._fence.begin(own, self._settings.identity), name="fence"))
                 served = self._webhook
                 if served is not None:
                     beside.append(group.create_task(served.run(), name="webhook"))

@@ -17,6 +17,7 @@ from lab.cluster import ControlPlane
 from lab.cluster.manifests import ADMISSION, apply_product, operator_access, until_admitted
 from lab.waiting import wait_for
 from precision_operator.contract import ADMITTED, REQUEST
+from tests.support.cluster_acting import pod as pod_body
 from tests.support.cluster_fleet import deployment, policy
 from tests.support.cluster_scene import (
     HOT,
@@ -142,14 +143,20 @@ def test_an_api_server_that_was_just_started_lets_no_pod_stay_in_the_old_mode(
 
 def test_an_operator_without_its_fence_writes_to_no_pod_and_shows_it(scene: Scene) -> None:
     def versions() -> set[str]:
-        return {pod["metadata"]["resourceVersion"] for pod in scene.pods().values()}
+        return {pod["metadata"]["resourceVersion"] for name, pod in scene.pods().items() if name in {*HOT, LITERAL}}
 
     kill(scene, "one")
-    before = versions()  # and its trial of the fence is no write either
+    before = versions()  # and its trials of the fence are no writes either
     scene.kubectl("delete", "validatingadmissionpolicybinding", FENCE)
+    system, log = scene.operators.system, scene.operators.directory / "two.log"
     try:
-        break_two(scene)
+        scene.kubectl.apply(
+            {**pod_body("two"), "metadata": {"name": "two", "namespace": system, "labels": {"app": "two"}}}
+        )
         scene.operators.start("two")
+        said = "the operator could delete a pod without its uid"
+        wait_for(lambda: said in log.read_text(), what="the trial at the start", seconds=PATIENCE_SECONDS)
+        break_two(scene)
         shown = scene.condition("WritesAccepted", "Unfenced")
         assert shown["status"] == "False"
         assert "delete a pod without its uid" in shown["message"], "no pod runs here: none can be killed without grace"
@@ -159,6 +166,7 @@ def test_an_operator_without_its_fence_writes_to_no_pod_and_shows_it(scene: Scen
         assert versions() == before
     finally:
         scene.kubectl.apply(ADMISSION)
+        scene.kubectl("delete", "pod", "two", "-n", system, "--ignore-not-found", "--grace-period=0", "--force")
     scene.wait_phase("Held")
     assert_all_in_fallback(scene)
     scene.condition("WritesAccepted", "WritesAccepted")

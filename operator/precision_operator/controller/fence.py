@@ -62,6 +62,21 @@ class Fence:
         self._evictions = _Proof(clock, "evictions")
         self._jobs = _Proof(clock, "suspensions")
 
+    async def begin(self, namespace: str, name: str) -> None:
+        """Try it on the operator's own pod, so that an open fence shows at the start and not in the first emergency.
+
+        Never raises. Where that says nothing, or the fence is open, it is tried again before the first write.
+        """
+        if not self._required:
+            return
+        try:
+            uid = field(await self._api.get(PODS, namespace, name), "metadata", "uid")
+        except KubeError as error:
+            _LOG.info("the fence is tried before the first write: no pod of the operator to try it on: %s", error)
+            return
+        await self._pods.begin(lambda: self._try_pods([(namespace, name)]))
+        await self._evictions.begin(lambda: on_eviction(self._api, namespace, name, uid))
+
     async def check(self, pods: Iterable[tuple[str, str]]) -> OperatorError | None:
         """Why nothing may be written to these pods (namespace, name); None: the API server holds us to what we need.
 
@@ -130,6 +145,18 @@ class _Proof:
         self._trying: tuple[float, asyncio.Task[Found]] | None = None
         """The trial that writes wait for, and when it was begun."""
 
+    async def begin(self, trial: Callable[[], Coroutine[object, object, Found]]) -> None:
+        """Make the trial before anything is to be written; what it shows is kept, and said."""
+        try:
+            found = await self._tried(trial)
+        except KubeError as error:
+            _LOG.info("the fence is tried for %s before the first of them: %s", self._what, error)
+            return
+        if found.unfenced is not None:
+            _LOG.warning("%s", found.unfenced, extra={"reason": found.unfenced.reason})
+        else:
+            self._prove(found)
+
     async def check(self, trial: Callable[[], Coroutine[object, object, Found]]) -> OperatorError | None:
         """Why nothing of this kind may be written; the trial is made when it is due."""
         now = self._clock.monotonic()
@@ -153,10 +180,13 @@ class _Proof:
         if found.unfenced is not None:
             self._proven = _NEVER
             return found.unfenced
+        self._prove(found)
+        return None
+
+    def _prove(self, found: Found) -> None:
         self._proven = self._clock.monotonic()
         self._due = self._proven + (AGAIN_SECONDS if found.complete else PARTLY_SECONDS)
         _LOG.info("fenced: forbidden %s are denied", self._what, extra={"reason": Reason.FENCED})
-        return None
 
     async def _tried(self, trial: Callable[[], Coroutine[object, object, Found]]) -> Found:
         """A pass that gives up waiting leaves the trial under way, and the next one finds it.

@@ -50,6 +50,30 @@ async def test_what_is_forbidden_is_tried_as_dry_runs_and_again_in_time() -> Non
     assert isinstance(await fence.check(POD), Unfenced)
 
 
+async def test_what_was_proven_at_the_start_on_the_operators_own_pod_is_not_tried_before_the_first_writes() -> None:
+    kube, fence, _ = rig()
+    kube.put(PODS, b.pod(name="operator", uid="uid-operator"))
+    await fence.begin("default", "operator")
+    assert trials(kube) == [("dry-run", "pods", "operator"), ("dry-run", "precisionpolicies", "p")]
+    assert (kube.grace, kube.writes) == ([0, 30], [])
+    tried = len(kube.reads)
+    assert await fence.check(POD) is None
+    assert await fence.check_evictions([(*POD[0], "uid")]) is None
+    assert len(kube.reads) == tried
+
+
+@pytest.mark.parametrize("rule", ["pods", "evict-uid"])
+async def test_an_open_fence_is_said_at_the_start_and_tried_again_before_the_first_write(
+    rule: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kube, fence, _ = rig()
+    kube.unruled = {rule}
+    await fence.begin(*POD[0])
+    assert [record.levelname for record in caplog.records if "the operator could" in record.message] == ["WARNING"]
+    found = await fence.check(POD) if rule == "pods" else await fence.check_evictions([(*POD[0], "uid-train-abc-1")])
+    assert isinstance(found, Unfenced)
+
+
 @pytest.mark.parametrize(
     ("rule", "what"),
     [
@@ -145,11 +169,24 @@ async def test_a_policy_that_cannot_be_changed_for_another_reason_holds_up_no_po
     assert await Fence(kube, ManualClock()).check(POD) is None
 
 
-def no_answer(kube: Server, error: KubeError) -> None:
-    def refuse(body: object) -> JsonObject:
-        raise error
+def no_answer(kube: Server, error: KubeError | None) -> None:
+    def refuse(body: JsonObject) -> JsonObject:
+        if error is not None:
+            raise error
+        return body
 
     kube.answer = refuse
+
+
+@pytest.mark.parametrize("error", [Unavailable("504"), Forbidden("no right", status=403), NotFound("gone", status=404)])
+async def test_where_nothing_can_be_tried_at_the_start_it_is_tried_before_the_first_write(error: KubeError) -> None:
+    kube, fence, _ = rig()
+    no_answer(kube, error)
+    await fence.begin(*POD[0])
+    await fence.begin("default", "no such pod")
+    no_answer(kube, None)
+    assert await fence.check(POD) is None
+    assert trials(kube)[-1] == ("dry-run", "precisionpolicies", "p")
 
 
 @pytest.mark.parametrize("error", [TooManyRequests("429", retry_after_seconds=20.0), Unavailable("504")])
