@@ -114,3 +114,24 @@ def test_twenty_with_the_default_strategy_are_rolled_back_in_time_without_a_roll
         "True",
         "False",
     )
+
+
+def test_a_deadline_that_restarts_cannot_keep_is_announced_with_the_decision_and_the_emergency_begins_all_the_same(
+    kubectl: Kubectl, operator_kubeconfig: Path, namespace: str, tmp_path: Path
+) -> None:
+    with staged(kubectl, ShadowTrainers(kubectl, namespace), tmp_path, operator=operator_kubeconfig) as scene:
+        names = RESTARTED[:2]
+        scene.apply(*(deployment(name, hot=False, enabled="true") for name in names))
+        wait_for(lambda: scene.in_mode("fp16") == set(names), what="pods of all", seconds=PATIENCE_SECONDS)
+        scene.operators.start("one")
+        scene.apply(policy(criteria=NO_SPEED, rollback={"deadlines": {"P0": "5s", "P1": "5s"}}))
+        scene.wait_phase("Healthy")
+        scene.shadow.overflow = dict.fromkeys(names, 0.8)
+        incident = scene.wait_phase("Held")["incident"]
+        assert_all_in_fallback(scene)
+        (event,) = scene.kubectl.json(
+            "get", "events", "-n", scene.namespace, "--field-selector=reason=DeadlineUnreachable"
+        )["items"]
+    assert (event["type"], event["involvedObject"]["name"], event.get("count", 1)) == ("Warning", "fleet", 1)
+    decided, deadline = (parse_time(incident[at]) or 0.0 for at in ("decidedAt", "deadlineAt"))
+    assert decided + incident["predictedSeconds"] > deadline
