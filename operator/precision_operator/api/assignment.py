@@ -53,7 +53,9 @@ _MOVED_BYTES = len(':"1234567890 member breached",')
 """The line of a workload that has a mode of its own, beside its name. What is in breach is held, and no silent one is."""
 _STAMP = "2026-11-22T12:00:00.000Z"
 _UID = "00000000-0000-4000-8000-000000000000"
-_ROLLED_BACK_BYTES = len(f':"1234567890 member breached poisoned held=99 restart=2@{_STAMP},{_STAMP},1234,1234567890",')
+_ROLLED_BACK_BYTES = len(
+    f':"1234567890 member breached poisoned held=99 restart=2@{_STAMP},-123456789012,1234,1234567890",'
+)
 """The line of one that is rolled back; it has no mode any more."""
 _SUSPENDED_BYTES = len(f" suspended={_UID},1234567890@{_STAMP}")
 """The same, of a Job; a label may name one."""
@@ -124,10 +126,10 @@ def _workloads_to_wire(state: State) -> dict[str, dict[str, str]]:
 
 
 def _stamps(restart: Restart) -> str:
-    """Its times; the last one in milliseconds since the first, for all of a fleet may be restarting."""
+    """Its times: all but the first in milliseconds since that, for all of a fleet may be restarting."""
+    newest, gone = (f"{1000 * (at - restart.since):.0f}" if at else "" for at in (restart.newest, restart.gone))
     pods = str(restart.pods) if restart.pods >= 0 else ""
-    gone = str(round((restart.gone - restart.since) * 1000)) if restart.gone else ""
-    return f"{format_time(restart.since)},{format_time(restart.newest)},{pods},{gone}".rstrip(",")
+    return f"{format_time(restart.since)},{newest},{pods},{gone}".rstrip(",")
 
 
 def parse_assignment(body: Mapping[str, object]) -> State:
@@ -212,15 +214,24 @@ def _held(key: str, raw: str, holds: tuple[str, ...]) -> HeldWorkload:
 
 def _restart(raw: str) -> Restart:
     rounds, _, stamps = raw.partition("@")
-    first, newest, pods, later = (*stamps.split(","), "", "", "")[:4]
-    since, count, ms = parse_time(first) or 0.0, _number(pods), _number(later)
+    first, newest, pods, gone = (*stamps.split(","), "", "", "")[:4]
+    since, count = parse_time(first) or 0.0, _number(pods)
     return Restart(
         _number(rounds) or 1,
         since,
-        parse_time(newest) or 0.0,
+        # It was written whole before.
+        (parse_time(newest) or 0.0) if "T" in newest else _later(since, newest),
         pods=count if count is not None else -1,
-        gone=round(since + ms / 1000, 3) if ms is not None else 0.0,
+        gone=_later(since, gone),
     )
+
+
+def _later(since: float, milliseconds: str) -> float:
+    """A time by its distance from another one; 0: there is none."""
+    try:
+        return round(since + int(milliseconds) / 1000, 3)
+    except ValueError:
+        return 0.0
 
 
 def _suspension(raw: str, *, resuming: bool) -> Suspension:

@@ -106,14 +106,24 @@ def test_an_absent_default_leaves_pods_as_their_templates_have_them() -> None:
 def test_what_belongs_to_one_workload_stands_in_one_line() -> None:
     assert wired(FULL)["state"]["workloads"] == {
         "apps/Deployment": {
-            "a": "400 member breached poisoned restart=2@1970-01-01T00:16:40.500Z,1970-01-01T00:15:00.250Z,3,10250 "
+            "a": "400 member breached poisoned restart=2@1970-01-01T00:16:40.500Z,-100250,3,10250 "
             "suspended=uid-a,3@1970-01-01T00:16:40.500Z",
-            "b": "411 canary p=3 held=0 restart=1@1970-01-01T00:16:40.500Z,1970-01-01T00:15:00.250Z,0",
-            "c": "0 held=0 restart=1@1970-01-01T00:16:40.500Z,1970-01-01T00:00:00.000Z",
+            "b": "411 canary p=3 held=0 restart=1@1970-01-01T00:16:40.500Z,-100250,0",
+            "c": "0 held=0 restart=1@1970-01-01T00:16:40.500Z",
             "d": "0 resuming=uid-d,4@1970-01-01T00:16:40.500Z",
         }
     }
     assert wired(FULL)["state"]["holds"] == ["LossNotFinite@1970-01-01T00:16:40.000Z"]
+
+
+@pytest.mark.parametrize(
+    ("written", "newest"),
+    [("1970-01-01T00:15:00.250Z", 900.25), ("-100250", 900.25), ("20261125", 21261.625), ("", 0.0), ("soon", 0.0)],
+)
+def test_the_newest_pod_of_a_restart_is_read_however_it_was_written(written: str, newest: float) -> None:
+    wire = wired(FULL)
+    wire["state"]["workloads"] = {"apps/Deployment": {"a": f"0 restart=1@1970-01-01T00:16:40.500Z,{written}"}}
+    assert parse_assignment(wire).restarts == {key("a"): Restart(1, 1000.5, newest)}
 
 
 TOP = [*assignment_to_wire(State()), "default"]
