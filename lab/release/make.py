@@ -22,9 +22,11 @@ from lab.process import run
 from lab.progress import say, step
 from lab.release import plugin
 from lab.release.provenance import PREDICATE_TYPE, Source, Subject, statement
+from lab.release.sbom import locked, require_named
 from lab.release.tools import Tools, registry, tools
 
 IMAGES = (OPERATOR, TRAINER)
+REQUIREMENTS = paths.ROOT / "requirements" / "operator.txt"
 CHART = paths.ROOT / "helm" / "precision-operator"
 RELEASES = paths.BUILD / "release"
 SUMS = "SHA256SUMS"
@@ -134,8 +136,12 @@ def _release_image(workshop: Workshop, image: Image) -> None:
         bom = workshop.name(f"{image.name}-{{version}}.cdx.json")
         named = ("--source-name", image.name, "--source-version", workshop.source.version)
         workshop.tools("syft", "scan", f"registry:{reference}", *named, "-o", f"cyclonedx-json={bom}")
+        described = json.loads(bom.read_text())
+        # On Debian's torch nothing of the trainer's lock is installed: its base has all of it.
+        requirements = locked(REQUIREMENTS) if image is OPERATOR else {}
+        require_named(image.name, described, packages=packages, requirements=requirements)
         sign(workshop, reference)
-        attest(workshop, reference, kind=BOM_TYPE, predicate=json.loads(bom.read_text()))
+        attest(workshop, reference, kind=BOM_TYPE, predicate=described)
         workshop.name(f"{image.name}-{{version}}.intoto.json").write_text(json.dumps(origin, indent=1) + "\n")
         attest(workshop, reference, kind=PREDICATE_TYPE, predicate=origin["predicate"])
     pack(workshop, tag, workshop.name(f"{image.name}-{{version}}.oci.tar"))

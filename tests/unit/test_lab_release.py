@@ -20,6 +20,7 @@ from lab.release import publish
 from lab.release.make import IMAGES, SUMS, require_equal, sha256
 from lab.release.provenance import Source, Subject, statement
 from lab.release.publish import install_commands, push_release, require_registry
+from lab.release.sbom import locked, require_named
 from lab.release.verify import require_subject, require_sums
 
 DPKG_STATUS = """\
@@ -113,6 +114,40 @@ def test_two_builds_that_differ_are_refused_with_the_part_that_differs(second: l
     with pytest.raises(LabError, match="two builds of operator to be equal") as refused:
         require_equal("operator", [["sha256:c", "sha256:1"], second])
     assert named in refused.value.found
+
+
+def bill(*components: tuple[str, str], form: str = "CycloneDX") -> dict[str, object]:
+    named = [{"type": "library", "name": name, "version": version} for name, version in components]
+    return {"bomFormat": form, "specVersion": "1.6", "components": named}
+
+
+NAMED = [("libc6", "2.41-12"), ("python3", "3.13.5-1"), ("PyYAML", "6.0.3"), ("zope.interface", "8.0")]
+
+
+def test_a_bill_that_names_all_that_is_in_its_image_is_taken(tmp_path: Path) -> None:
+    lock = tmp_path / "operator.txt"
+    lock.write_text(
+        "pyyaml==6.0.3 \\\n    --hash=sha256:ab\nzope-interface==8.0 \\\n    --hash=sha256:cd\n"
+        "cffi==2.1.1 ; platform_python_implementation != 'PyPy' \\\n    --hash=sha256:ef\n"
+    )
+    assert locked(lock) == {"pyyaml": "6.0.3", "zope-interface": "8.0"}
+    require_named("operator", bill(*NAMED), packages=FOUND, requirements=locked(lock))
+
+
+@pytest.mark.parametrize(
+    ("bom", "named"),
+    [
+        (bill(*NAMED[1:]), "libc6 2.41-12"),
+        (bill(*NAMED[:2]), "pyyaml 6.0.3"),
+        (bill(("libc6", "2.41-11"), *NAMED[1:]), "libc6 2.41-12"),
+        (bill(), "libc6 2.41-12, python3 3.13.5-1, pyyaml 6.0.3 missing"),
+        (bill(*NAMED, form="SPDX"), "SPDX"),
+        ({}, "CycloneDX"),
+    ],
+)
+def test_a_bill_that_lacks_what_is_in_its_image_is_refused(bom: dict[str, object], named: str) -> None:
+    with pytest.raises(LabError, match=named):
+        require_named("operator", bom, packages=FOUND, requirements={"pyyaml": "6.0.3"})
 
 
 def test_a_layout_names_an_image_by_its_configuration_and_layers(tmp_path: Path) -> None:
