@@ -15,7 +15,7 @@ POD = 'namespace="team",pod="a"'
 BASELINE, PEAK = (f"genesis_fp32_baseline_{name}{{{POD}}}" for name in ("loss", "peak_bytes"))
 
 
-def steps(overflows_a_minute: int, *, a_minute: int = 60) -> dict[str, str]:
+def steps(overflows_a_minute: float, *, a_minute: float = 60) -> dict[str, str]:
     return {
         f"genesis_fp16_training_steps_total{{{POD}}}": f"0+{a_minute}x120",
         f"genesis_fp16_overflow_steps_total{{{POD}}}": f"0+{overflows_a_minute}x120",
@@ -41,7 +41,7 @@ CASES: dict[str, tuple[str, dict[str, str], str, bool]] = {
     "overflow of 12 % for 12 minutes": ("OverflowRateHigh", steps(7), "12m", True),
     "overflow of 12 %, not yet for 10 minutes": ("OverflowRateHigh", steps(7), "8m", False),
     "overflow of 8 %": ("OverflowRateHigh", steps(5), "1h", False),
-    "overflow of half of too few steps": ("OverflowRateHigh", steps(1, a_minute=2), "1h", False),
+    "overflow of half of too few steps": ("OverflowRateHigh", steps(0.1, a_minute=0.2), "1h", False),
     "a loss 6 % above": ("LossDiverged", losses("2.12"), "31m", True),
     "a loss 6 % above, not yet for 30 minutes": ("LossDiverged", losses("2.12"), "29m", False),
     "a loss 6 % below": ("LossDiverged", losses("1.88"), "1h", False),
