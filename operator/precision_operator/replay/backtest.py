@@ -188,7 +188,7 @@ class Simulation:
         )
 
     def _signals(self, pod: str, real: PodSignals) -> PodSignals:
-        """The simulated mode with history's values, where history was in that mode."""
+        """The simulated mode with the values of history, where that was in this mode. Steps are made in any."""
         request = self._requests.get(workload_of(pod))
         mode = request.mode if request is not None else Mode.FP32
         generation = request.generation if request is not None else 0
@@ -197,7 +197,7 @@ class Simulation:
             real,
             mode=mode,
             generation=generation,
-            steps=real.steps if same else None,
+            steps=real.steps,
             values=real.values if same else {},
         )
 
