@@ -127,9 +127,9 @@ class Scene:
         )
         return environment
 
-    def policy(self) -> Json:
-        """The fleet's policy as it stands."""
-        return self.kubectl.json("get", "precisionpolicy", POLICY, "-n", TRAINING)
+    def policy(self, name: str = POLICY) -> Json:
+        """A policy as it stands."""
+        return self.kubectl.json("get", "precisionpolicy", name, "-n", TRAINING)
 
     def hurry(self) -> None:
         """Give the page's policy the times of a demonstration."""
@@ -147,14 +147,12 @@ class Scene:
         """Wait until new pods get what the policy assigns, and what all of its workloads report is known."""
         wanted = {"AdmissionEnforced", "MetricsAvailable"}
 
-        def conditions() -> dict[str, str]:
-            status = self.kubectl.json("get", "precisionpolicy", policy, "-n", TRAINING).get("status", {})
-            return {c["type"]: f"{c['status']} {c['reason']}: {c['message']}" for c in status.get("conditions", [])}
+        def guarded() -> bool:
+            conditions = self.policy(policy).get("status", {}).get("conditions", [])
+            return wanted <= {c["type"] for c in conditions if c["status"] == "True"}
 
-        wait_for(
-            lambda: wanted <= {kind for kind, said in conditions().items() if said.startswith("True ")},
-            what=f"{policy} guards its fleet", seconds=600, found=lambda: str(conditions()),
-        )  # fmt: skip
+        what = f"{policy} to guard its fleet"
+        wait_for(guarded, what=what, seconds=600, found=lambda: self._conditions(policy))
 
     def healthy(self) -> None:
         """Bring the fleet back from whatever a page did to it: acknowledged, tried again, and all of it in the target."""
@@ -166,8 +164,8 @@ class Scene:
                 run([*plugin, *words, *where, "-m", "the page goes on"], env=self.environment, check=False)
         self.wait_for_phase("Healthy")
 
-    def _conditions(self) -> str:
-        status = self.policy().get("status", {})
+    def _conditions(self, name: str = POLICY) -> str:
+        status = self.policy(name).get("status", {})
         shown = [f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in status.get("conditions", [])]
         return f"{status.get('phase')}\n" + "\n".join(shown)
 

@@ -210,6 +210,19 @@ async def told(feed: Feed, page: Page, topic: str = "policies") -> dict[str, dic
     raise AssertionError("the news ended")
 
 
+async def told_while_it_reads(feed: Feed, of: str, topic: str) -> dict[str, dict[str, Row | None]]:
+    """The first news of a page of ``of`` with the topic in it; the feed reads on after that."""
+    reading = asyncio.ensure_future(feed.run())
+    try:
+        with feed.page(of) as page:
+            telling = asyncio.ensure_future(told(feed, page, topic))
+            await asyncio.wait({reading, telling}, return_when=asyncio.FIRST_COMPLETED)
+        assert not reading.done()
+        return await telling
+    finally:
+        reading.cancel()
+
+
 async def test_a_damaged_recording_is_said_on_the_page_which_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     stage = await rolled_back()
     ((_, body),) = [item for item in stage.kube.objects.items() if item[0][0] == INCIDENTS.plural]
@@ -222,17 +235,9 @@ async def test_a_damaged_recording_is_said_on_the_page_which_goes_on(capsys: pyt
     cli.policy(stands(Phase.HELD, incident=stage.world.state.incident))
     cli.fake.put(INCIDENTS, to_body(damaged, namespace="default"))
     feed = Feed(Session(cli.fake, "default"), arguments())
-    reading = asyncio.ensure_future(feed.run())
-    try:
-        with feed.page("default/fleet") as page:
-            telling = asyncio.ensure_future(told(feed, page, "details/default/fleet"))
-            await asyncio.wait({reading, telling}, return_when=asyncio.FIRST_COMPLETED)
-        assert not reading.done()
-        notes = (await telling)["details/default/fleet"]["notes"]
-        assert notes is not None
-        assert "no recordings: expected a tape" in str(notes["notes"])
-    finally:
-        reading.cancel()
+    details = (await told_while_it_reads(feed, "default/fleet", "details/default/fleet"))["details/default/fleet"]
+    assert details["notes"] is not None
+    assert "no recordings: expected a tape" in str(details["notes"]["notes"])
 
 
 async def test_a_defect_is_said_on_the_page_which_goes_on(
@@ -244,15 +249,7 @@ async def test_a_defect_is_said_on_the_page_which_goes_on(
     cli = Cli(capsys)
     monkeypatch.setattr(Session, "policies", broken)
     feed = Feed(Session(cli.fake, "default"), arguments())
-    reading = asyncio.ensure_future(feed.run())
-    try:
-        with feed.page("") as page:
-            telling = asyncio.ensure_future(told(feed, page, "about"))
-            await asyncio.wait({reading, telling}, return_when=asyncio.FIRST_COMPLETED)
-        assert not reading.done()
-        assert "ZeroDivisionError: of nothing" in str((await telling)["about"])
-    finally:
-        reading.cancel()
+    assert "ZeroDivisionError: of nothing" in str((await told_while_it_reads(feed, "", "about"))["about"])
 
 
 async def test_nothing_is_read_until_a_page_is_open_and_each_is_told_everything(

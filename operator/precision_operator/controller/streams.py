@@ -13,7 +13,6 @@ long; ours takes an event in within microseconds, and what they cost comes a tho
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol, cast
@@ -30,6 +29,9 @@ log = logging.getLogger(__name__)
 
 REFUSED_SECONDS = 30.0
 """How long a refusal is taken for one that passes: an API server that was just started has not read its own roles yet."""
+
+_TROUBLE = (watching.WatchingError, errors.APIServerError, errors.APITooManyRequestsError)
+"""The server's own, which will pass."""
 
 StreamItem = watching.Bookmark | bodies.RawEvent
 
@@ -102,26 +104,16 @@ async def _tapped(
                     yield item
             return
         except Exception as error:
-            refused_since = _refused_since(error, refused_since)
-            if refused_since is not None and time.monotonic() - refused_since >= REFUSED_SECONDS:
+            refused = isinstance(error, errors.APIForbiddenError)
+            refused_since = (refused_since or time.monotonic()) if refused else None
+            lasts = refused_since is not None and time.monotonic() - refused_since >= REFUSED_SECONDS
+            if lasts or not (refused or isinstance(error, _TROUBLE)):
                 if listener is not None and ours:
                     listener.failed(resource.plural, error)
                 raise
             # The server is in trouble, or lost its place: list again. The watchdog sees the stream's age.
             log.warning("watch broken, listing again", extra={"resource": resource.plural, "error": str(error)})
             await asyncio.sleep(settings.watching.reconnect_backoff)
-
-
-def _refused_since(error: Exception, since: float | None) -> float | None:
-    """Since when the server refuses what is asked, by the monotonic clock; None: it is in trouble, which will pass.
-
-    What is neither goes at once.
-    """
-    if isinstance(error, watching.WatchingError | errors.APIServerError | errors.APITooManyRequestsError):
-        return None
-    if isinstance(error, errors.APIForbiddenError):
-        return since if since is not None else time.monotonic()
-    return -math.inf
 
 
 def _tell(listener: StreamListener, plural: str, namespace: str | None, item: StreamItem, uids: set[str]) -> None:

@@ -134,15 +134,12 @@ class Fleet:
         """
         signals: Mapping[str, PodSignals] = self.evaluation.pods if self.evaluation else {}
         running = ((w.key, running_pods(w, signals)) for w, _ in self.movable)
+        least_steps = self.spec.evaluation.min_steps
         return frozenset(
             key
             for key, pods in running
-            if pods and all(self.is_watched(pod) and self._trains(signals[pod.name]) for pod in pods)
+            if pods and all(self.is_watched(pod) and signals[pod.name].has_made(least_steps) for pod in pods)
         )
-
-    def _trains(self, signals: PodSignals) -> bool:
-        """It has made as many steps within the window as it takes to be judged."""
-        return signals.steps is not None and signals.steps >= self.spec.evaluation.min_steps
 
     def is_watched(self, pod: PodView) -> bool:
         """A pod that was made anew under its name, as a StatefulSet's is, has those of the one before it at first."""

@@ -191,6 +191,10 @@ class PodSignals:
     checkpoint_at: float | None = None
     """When its last checkpoint was complete; None: it has none, does not say so, or nobody asked."""
 
+    def has_made(self, least_steps: int) -> bool:
+        """It has trained as many steps within the window as it takes to be judged. NaN is no number of steps."""
+        return self.steps is not None and self.steps >= least_steps
+
     @property
     def in_a_group(self) -> bool:
         """Its process says that it trains with others, perhaps of other pods."""

@@ -93,7 +93,7 @@ def _standings(spec: PolicySpec, state: State, observation: Observation) -> list
     for signals in _signals(observation.workloads, evaluation):
         if signals is None or signals.sampled_at is None or evaluation.at - signals.sampled_at > oldest_seconds:
             return None
-        if signals.steps is None or not signals.steps >= least_steps:  # NaN: not known
+        if not signals.has_made(least_steps):
             return None
         values, on = signals.values, signals.runs_on
         absent = list[Signal]()

@@ -45,18 +45,13 @@ OF_A_DAY = "_of_a_day"
 """Follows the name of a signal whose built-in query was asked over a day."""
 _DAY_QUERIES = {
     RUN_INFO: f'max by (pod, {", ".join(RUN_LABELS)}) (genesis_run_info{{namespace="$namespace"}})',
-    f"{Signal.OVERFLOW}{OF_A_DAY}": (
-        'max by (pod) (increase(genesis_fp16_overflow_steps_total{namespace="$namespace"}[15m])'
-        ' / (increase(genesis_fp16_training_steps_total{namespace="$namespace"}[15m]) >= 20))'
-    ),
-    f"{Signal.DIVERGENCE}{OF_A_DAY}": (
-        'max by (pod) ((genesis_training_loss{namespace="$namespace"} - genesis_fp32_baseline_loss{namespace="$namespace"})'
-        ' / (abs(genesis_fp32_baseline_loss{namespace="$namespace"}) > 0 < Inf))'
-    ),
+    **{f"{signal}{OF_A_DAY}": SIGNALS[signal].query for signal in (Signal.OVERFLOW, Signal.DIVERGENCE)},
     "loss_of_a_day": 'max by (pod) (genesis_training_loss{namespace="$namespace"})',
-    "throughput_of_a_day": 'max by (pod) (rate(genesis_training_samples_total{namespace="$namespace"}[15m]))',
+    "throughput_of_a_day": 'max by (pod) (rate(genesis_training_samples_total{namespace="$namespace"}[$window]))',
 }
-"""What changed, and the trends that led there. Rates are of 15 minutes, for points lie 12 minutes apart."""
+"""What changed, and the trends that led there."""
+_DAY_WINDOW_SECONDS, _DAY_STEPS = 900.0, 20
+"""Of their rates: points lie 12 minutes apart."""
 
 _STATISTICS = {
     "loss_scale": 'max by (pod) (genesis_loss_scale{namespace="$namespace"})',
@@ -118,7 +113,7 @@ def questions(
     before = min(AROUND_SECONDS, POINTS * window_seconds / 2)
     signals = {name: query for name, query in queries.items() if name not in ("ack", "steps")}
     around = {**signals, **{name: render(query, namespace, 60.0, 1) for name, query in _STATISTICS.items()}}
-    day = {name: render(query, namespace, 60.0, 1) for name, query in _DAY_QUERIES.items()}
+    day = {name: render(query, namespace, _DAY_WINDOW_SECONDS, _DAY_STEPS) for name, query in _DAY_QUERIES.items()}
     return [
         *(Question(name, query, detected_at - before, now) for name, query in around.items()),
         *(Question(name, query, detected_at - DAY_SECONDS, now) for name, query in day.items()),

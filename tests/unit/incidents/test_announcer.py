@@ -168,12 +168,18 @@ async def test_what_does_not_stand_any_more_is_not_sent_late() -> None:
     assert stage.notifier._tries == {}
 
 
-async def test_what_comes_and_goes_is_told_once_in_ten_minutes_though_another_channel_is_gone() -> None:
+async def with_a_dead_channel(name: str) -> Stage:
+    """All is told, and a new leader has a channel of that name that never answers."""
     stage = await waiting()
     await stage.passes(2)
     stage.delivered.clear()
-    stage.channels["dead"] = NotificationChannel("slack://dead/b/c", role="on-call")
+    stage.channels[name] = NotificationChannel("slack://dead/b/c", role="on-call")
     stage.lead()
+    return stage
+
+
+async def test_what_comes_and_goes_is_told_once_in_ten_minutes_though_another_channel_is_gone() -> None:
+    stage = await with_a_dead_channel("dead")
     state = stage.world.state
     for minute in range(20):
         bad = tuple(
@@ -210,11 +216,7 @@ async def test_a_leader_that_leads_again_sends_nothing_of_what_ended_meanwhile()
 
 
 async def test_a_channel_that_never_answers_keeps_no_higher_role_from_being_told() -> None:
-    stage = await waiting()
-    await stage.passes(2)
-    stage.delivered.clear()
-    stage.channels["on-call"] = NotificationChannel("slack://dead/b/c", role="on-call")
-    stage.lead()
+    stage = await with_a_dead_channel("on-call")
     state = stage.world.state
     found = tuple(replace(c, status="True") if c.type == "Blocked" else c for c in state.conditions)
     state = replace(state, conditions=found)

@@ -61,7 +61,7 @@ def _pod_reading(
     if age_seconds > spec.evaluation.max_sample_age_seconds:
         return Unknown(Reason.SAMPLES_TOO_OLD)
     value = signals.values.get(signal)
-    enough = signals.steps is not None and signals.steps >= spec.evaluation.min_steps
+    enough = signals.has_made(spec.evaluation.min_steps)
     if value is None:
         return Unknown(Reason.NO_SAMPLES if enough else Reason.TOO_FEW_STEPS)
     if signal is Signal.SPEED and age_seconds > SPEED_AGE_SHARE * spec.evaluation.window_seconds:
