@@ -1,8 +1,8 @@
 """Runs: an endless training seen as a row of segments of N steps, each of which ends well or does not.
 
-The start of a run is written to disk before its first step. So a process that crashes cannot forget that it tried: the next
-one in its pod finds an open run and counts it as ended, not well. A run that SIGTERM interrupted is suspended, and goes on
-after the resume.
+A process writes to disk that it has a run open before its first step. So one that crashes cannot forget that it tried: the
+next one in its pod finds an open run and counts it as ended, not well. A run that SIGTERM interrupted is suspended, and goes
+on after the resume. Between its first and its last step a process writes nothing: a volume that hangs would stop training.
 
 A run that another pod left open is Unknown: that pod may have been preempted, evicted or lost with its node. It counts
 neither as ended nor as ended well, unless its process could still write that training failed.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from ..errors import CheckpointError
@@ -24,11 +24,8 @@ from .lease import Lease
 
 @dataclass(slots=True)
 class _Ledger:
-    started: int = 0
-    ended: int = 0
-    succeeded: int = 0
     open_since: int = -1
-    """First step of the open run; -1 if none is open."""
+    """First step of the open run; -1 if none is open. On disk that of the process's first one, until it ends."""
     suspended: bool = False
     seconds: float = 0.0
     """Wall time the open run took before it was suspended."""
@@ -36,6 +33,9 @@ class _Ledger:
     """The process that had the run open wrote, at its end, that training failed."""
     pod: str = ""
     """Of that process; empty in the file of an older image, which did not write it."""
+
+
+_OPTIONAL = tuple(field.name for field in fields(_Ledger) if field.name != "open_since")
 
 
 class Runs:
@@ -88,7 +88,6 @@ class Runs:
                 message="another pod left the run of this step open, or this one did before its node restarted: it counts "
                 "neither as failed nor as ended well",
             )
-        ledger.ended += counts
         ledger.open_since = -1
         return counts
 
@@ -118,10 +117,9 @@ class Runs:
         if length < self._segment:
             return None
         result = self._nonfinite * 2 <= length, now - self._started_at
-        self._ledger.ended += 1
-        self._ledger.succeeded += result[0]
         self._open(next_step, now)
-        self._save()
+        if self._unsaved:
+            self._save()
         return result
 
     def suspend(self, now: float) -> None:
@@ -131,7 +129,6 @@ class Runs:
 
     def fail(self) -> None:
         """Training diverged: the open run ends, not well."""
-        self._ledger.ended += 1
         self._ledger.open_since = -1
         self._save()
 
@@ -142,13 +139,11 @@ class Runs:
 
     def rewound(self, step: int, now: float) -> None:
         """Training went back to ``step``: the open run ends, not well, and another one begins."""
-        self._ledger.ended += 1
         self._open(step, now)
-        self._save()
 
     def _open(self, step: int, now: float) -> None:
         ledger = self._ledger
-        ledger.started, ledger.open_since, ledger.suspended, ledger.seconds = ledger.started + 1, step, False, 0.0
+        ledger.open_since, ledger.suspended, ledger.seconds = step, False, 0.0
         self._started_at, self._nonfinite = now, 0
 
     def _load(self) -> _Ledger:
@@ -156,14 +151,18 @@ class Runs:
             return _Ledger()
         try:
             raw = json.loads(self._path.read_text(encoding="utf-8"))
-            ledger = _Ledger(**raw)
+            # Older images also wrote how many runs there were, which nothing read.
+            ledger = _Ledger(raw["open_since"], **{name: raw[name] for name in _OPTIONAL if name in raw})
             values = asdict(ledger)
             if not isinstance(values.pop("pod"), str):
                 raise ValueError("pod is not a string")
             if not all(isinstance(value, (int, float)) for value in values.values()):
                 raise ValueError("a value is not a number")
-        except (OSError, ValueError, TypeError) as error:
-            self._log.error("runs_refused", f"{self._path} cannot be used ({error}); counting runs from 0 again")
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            self._log.error(
+                "runs_refused",
+                f"{self._path} cannot be used ({type(error).__name__}: {error}); whether the run before failed is Unknown",
+            )
             return _Ledger()
         return ledger
 
