@@ -21,8 +21,9 @@ from lab.docs.commands import all_blocks, blocks_of, shell_blocks
 from lab.errors import LabError
 from lab.progress import console, say, step
 from lab.surfaces.chart import tested, versions_run
-from lab.surfaces.pages import SAMPLE, WALKS, Walk, begin_own_fleet, end_own_fleet, installed
+from lab.surfaces.pages import SAMPLE, WALKS, Walk, before_sentence, begin_own_fleet, end_own_fleet, installed
 from lab.surfaces.scene import Scene, build, processes_cpu
+from lab.surfaces.sentences import commands_in_sentences, rehearsed, runbooks, values
 from lab.surfaces.shell import Shell, commands_of
 
 RESULT = paths.BUILD / "surfaces.json"
@@ -40,6 +41,7 @@ class Pages:
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self.ran = 0
+        self.rehearsed = 0
         self.commands = 0
         self.failed: list[str] = []
         LOG.write_text("")
@@ -56,8 +58,20 @@ class Pages:
                     walk.prepare(block, self._scene)
                     self._one(shell, where, filled(block.text, walk.fill(self._scene)))
                 except LabError as error:
-                    self.failed.append(f"{where}: {error}")
-                    say(f"{where}: {error}")
+                    self._tell(where, error)
+            if walk.sentences:
+                self._rehearse(shell)
+
+    def _rehearse(self, shell: Shell) -> None:
+        """Run the runbooks' commands that stand in sentences."""
+        for command in commands_in_sentences(all_blocks(), runbooks()):
+            try:
+                before_sentence(command, self._scene)
+                one = rehearsed(command, values(self._scene, command))
+                self._log(command, one.script, shell.paste(one.script, seconds=BLOCK_SECONDS))
+                self.rehearsed += 1
+            except LabError as error:
+                self._tell(command, error)
 
     def readme(self) -> None:
         """Paste the README's block, but for the push: the node has the images. It ends with a fleet that is guarded."""
@@ -74,8 +88,15 @@ class Pages:
         said = shell.paste(text, seconds=BLOCK_SECONDS)
         self.ran += 1
         self.commands += commands_of(text)
+        self._log(f"{where} ({time.monotonic() - begun:.1f} s)", text, said)
+
+    def _log(self, title: str, text: str, said: str) -> None:
         with LOG.open("a") as log:
-            log.write(f"━━ {where} ({time.monotonic() - begun:.1f} s)\n{text}\n{said}\n")
+            log.write(f"━━ {title}\n{text}\n{said}\n")
+
+    def _tell(self, where: str, error: LabError) -> None:
+        self.failed.append(f"{where}: {error}")
+        say(f"{where}: {error}")
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
@@ -105,6 +126,7 @@ def pages(scene: Scene) -> tuple[Figures, list[str]]:
     counts: Figures = {
         "blocks": len(blocks),
         "run": pasted.ran,
+        "in_sentences": pasted.rehearsed,
         "by_tests": sum("::" in block.test for block in blocks) - 1,  # the README's is run here too
         "marked": sum(bool(block.reason) for block in blocks),
     }

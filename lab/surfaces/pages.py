@@ -14,6 +14,7 @@ from lab import paths
 from lab.docs.commands import Block, all_blocks, blocks_of
 from lab.process import run
 from lab.surfaces.scene import POLICY, SYSTEM, TRAINING, Scene, trainer
+from lab.surfaces.sentences import needs_held
 from lab.waiting import wait_for
 from precision_operator.api.drill import DrillResult
 
@@ -43,6 +44,8 @@ class Walk:
     fill: Fill = _nothing
     """What stands in a block for the reader to replace, and what they put there."""
     cluster: bool = True
+    sentences: bool = False
+    """Its commands within sentences are rehearsed after its blocks."""
 
     def prepare(self, block: Block, scene: Scene) -> None:
         """Make it so."""
@@ -99,6 +102,16 @@ def _held(scene: Scene) -> None:
         plugin = scene.folder / "venv" / "bin" / "kubectl-precision"
         run([plugin, "rollback", POLICY, "-n", TRAINING, "--emergency", "-m", "a rehearsal"], env=scene.environment)
         scene.wait_for_phase("Held")
+
+
+def before_sentence(command: str, scene: Scene) -> None:
+    """What must be so before a command of a sentence."""
+    if needs_held(command):
+        _held(scene)
+    else:
+        _healthy(scene)
+    if "precision-halt" in command:
+        _halted(scene)
 
 
 def _plotting(scene: Scene) -> None:
@@ -233,6 +246,7 @@ WALKS = (
     Walk(
         "docs/runbooks.md",
         begin=_monitors,
+        sentences=True,
         before={
             "kubectl get configmap precision-halt": _halted,
             "kubectl get pods -n monitoring": _goes_on,
