@@ -63,6 +63,12 @@ def loss(value: str) -> Series:
     }
 
 
+def baseline(value: str) -> Series:
+    """What losses and peaks are compared with."""
+    values = f"{value} " * (MINUTES + 1)
+    return {f"genesis_fp32_baseline_{name}{{{POD}}}": values for name in ("loss", "peak_bytes")}
+
+
 def in_fp32(series: Series) -> Series:
     return {key.replace("fp16", "fp32"): values for key, values in series.items()}
 
@@ -180,6 +186,9 @@ CASES: dict[str, list[Case]] = {
         Case(in_fp32(loss("2.12")), "35m"),
         Case(loss("2.08"), "35m"),
         Case(loss("1.8"), "35m"),
+        Case(loss("NaN"), "35m"),
+        Case(loss("2.2") | baseline("0"), "35m"),
+        Case(loss("2.2") | baseline("NaN"), "35m"),
     ],
     "LossDivergedSeverely": [
         Case(loss("2.42"), "1m", THE_POD),
@@ -200,6 +209,8 @@ CASES: dict[str, list[Case]] = {
         Case(memory(81), "16m", THE_POD),
         Case(memory(81), "14m"),
         Case(memory(79), "35m"),
+        Case(memory(85) | baseline("Inf"), "35m"),
+        Case(in_fp32(memory(100)), "35m"),
     ],
     "TrainingFailing": [
         Case(runs(4.9), "10m", THE_POD),
@@ -401,3 +412,8 @@ def test_each_condition_and_each_time_is_one_that_a_policy_has() -> None:
     assert kinds
     assert [kind for kind in kinds if kind not in shown] == []
     assert times <= set(get_args(PolicyTime))
+
+
+def test_the_rules_are_what_prometheus_takes() -> None:
+    done = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
+    assert done.returncode == 0, done.stdout + done.stderr
