@@ -1,16 +1,14 @@
-"""The commit: the whole record in one compare-and-swap; and the summary, which only changes what changed."""
+"""The commit: the whole record in one compare-and-swap."""
 
 from collections.abc import Mapping
 from contextlib import suppress
 
 from precision_operator.api.assignment import assignment_to_wire
-from precision_operator.api.gain import NOT_MEASURED, Gain
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import State
-from precision_operator.api.summary import Summary, parse_summary, summary_to_wire
 from precision_operator.api.wire import mapping, text
 from precision_operator.errors import Conflict, NotFound
-from precision_operator.kube.port import ASSIGNMENTS, POLICIES, Deletion, JsonObject, JsonValue, KubeApi
+from precision_operator.kube.port import ASSIGNMENTS, Deletion, JsonObject, JsonValue, KubeApi
 
 _OURS = ("apiVersion", "kind", "metadata")
 
@@ -38,7 +36,7 @@ async def commit(api: KubeApi, key: PolicyKey, body: JsonObject | None, before: 
     """
     if body is not None and after == before:
         return False
-    wire = _json(assignment_to_wire(after))
+    wire = as_json(assignment_to_wire(after))
     metadata: JsonObject = {"name": key.name, "namespace": key.namespace}
     document: JsonObject = {
         "apiVersion": "precision.genesis.ai/v1alpha1",
@@ -75,28 +73,7 @@ async def remove(api: KubeApi, key: PolicyKey, body: JsonObject) -> None:
         await api.delete(ASSIGNMENTS, key.namespace, key.name, Deletion(uid=uid, resource_version=version))
 
 
-async def write_summary(api: KubeApi, key: PolicyKey, body: JsonObject, summary: Summary) -> bool:
-    """Write the policy's status where it changed; returns whether it was written.
-
-    What precision brings changes with every look, and is written with what else has: alone only where it has a figure
-    that is not shown yet, which happens once a figure.
-
-    Raises:
-        KubeError: as the API server answered.
-    """
-    raw = body.get("status")
-    patch = difference(raw if isinstance(raw, dict) else {}, _json(summary_to_wire(summary)))
-    if not patch.keys() - {"gain"} and not _new_figure(parse_summary(raw).gain, summary.gain):
-        return False
-    await api.merge_patch(POLICIES, key.namespace, key.name, {"status": patch}, subresource="status")
-    return True
-
-
-def _new_figure(shown: Gain | None, now: Gain | None) -> bool:
-    return bool((now or NOT_MEASURED).known - (shown or NOT_MEASURED).known)
-
-
-def _json(wire: Mapping[str, object]) -> JsonObject:
+def as_json(wire: Mapping[str, object]) -> JsonObject:
     """The wire form is JSON by construction; this only says so to the type checker."""
     return {key: value for key, value in wire.items() if _is_json(value)}  # type: ignore[misc]
 

@@ -1,40 +1,35 @@
 """Reconcile: gather → decide → commit → act, for one policy."""
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
-from precision_operator.api.gain import NOT_MEASURED
-from precision_operator.api.incident import Scope
 from precision_operator.api.messages import Notified
-from precision_operator.api.mitigation import news
 from precision_operator.api.policy import Policy, PolicyKey, deleted_policy, parse_policy
 from precision_operator.api.state import Phase, State
-from precision_operator.api.summary import Summary, lost_transition, parse_summary
+from precision_operator.api.summary import lost_transition, parse_summary
 from precision_operator.api.verification import Checks
-from precision_operator.api.wire import mapping, parse_time, text
+from precision_operator.api.wire import mapping, text
 from precision_operator.controller.act import PATIENCE_SECONDS, Actor
-from precision_operator.controller.commit import commit, remove, write_summary
+from precision_operator.controller.commit import commit, remove
 from precision_operator.controller.echo import moved_on
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.gather import Gatherer, urgent
 from precision_operator.controller.halt import Halt
 from precision_operator.controller.promotions import Promotions
+from precision_operator.controller.reports import Reports
 from precision_operator.controller.restarts import Restarts
+from precision_operator.controller.summaries import Summaries
 from precision_operator.controller.writes import Write
-from precision_operator.core.actions import DeleteAssignment, Notify
+from precision_operator.core.actions import DeleteAssignment
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
-from precision_operator.core.model import Evaluation, Observation
+from precision_operator.core.model import Observation
 from precision_operator.core.observer import Observer, RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
-from precision_operator.core.rollback.drill import passed_at
-from precision_operator.core.status.summary import begun
 from precision_operator.errors import (
     Conflict,
     Halted,
-    KubeError,
     LeaseLost,
     NewerVersion,
     NotFound,
@@ -42,21 +37,8 @@ from precision_operator.errors import (
     Unavailable,
 )
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
-from precision_operator.observability.metrics import Metrics, PolicyTime
-from precision_operator.reasons import Reason
+from precision_operator.observability.metrics import Metrics
 from precision_operator.runtime.clock import Clock, within
-
-_LOG = logging.getLogger(__name__)
-
-_ESCALATIONS = frozenset({Reason.ROLLBACK_EXPEDITED, Reason.ROLLBACK_ESCALATED})
-"""Reasons of Events that say that a rollback needs more than was planned."""
-_LATE = Reason.DEADLINE_EXCEEDED
-"""The same, which the Progressing condition says."""
-
-
-PROGRESS_SECONDS = 10.0
-"""How often the status of a rollback is written of which only how far it has come has changed."""
-
 
 REST_SECONDS = 60.0
 """How long at most a policy goes on without being read anew where nothing changed: watches report what does."""
@@ -119,15 +101,14 @@ class Reconciler:
         self._verified = verified
         self._notified = notified
         self._resting: dict[PolicyKey, _Resting] = {}
-        self._shown: dict[PolicyKey, float] = {}
-        """Until when mere progress is not shown again, by the monotonic clock."""
         self._gatherer = gatherer
         self._actor = actor
         self._enforcement = enforcement
         self._restarts = restarts
         self._promotions = promotions
         self._halt = halt
-        self._metrics = metrics
+        self._reports = Reports(metrics)
+        self._summaries = Summaries(api, clock)
         self._clock = clock
 
     async def reconcile(self, key: PolicyKey) -> Pass | None:
@@ -149,7 +130,7 @@ class Reconciler:
         policy, before = _parsed(key, body, record)
         if self._gatherer.awaits(key, policy, before):
             if body is not None and parse_summary(body.get("status")).observed_generation <= 0:
-                await self._show_first(key, body, policy)
+                await self._summaries.show_first(key, body, policy)
             return Pass(self._gatherer.overdue_seconds(key), urgent=urgent(before))
         observation = await self._gather(key, policy, before)
         now, decided_at = self._clock.time(), self._clock.monotonic()
@@ -172,16 +153,15 @@ class Reconciler:
         began = self._clock.monotonic()
         committed = await self._commit(key, record, before, decision)
         if committed:
-            self._report(policy, before, decision.state)
-            self._report_escalations(policy, before, decision)
+            self._reports.committed(policy, before, decision)
         self._restarts.note(key, decision.restarting)
         acted = await self._actor.act(
             policy, decision.state, decision.actions, emergency=_emergency(decision), holds=holds, began=began
         )
         failures = list(acted.failures)
         if holds():
-            self._measure(key, decision, observation, body)
-            failures += await self._show(key, body, decision) if body is not None else []
+            self._reports.measure(key, decision, observation.evaluation, body)
+            failures += await self._summaries.show(key, body, decision) if body is not None else []
         seen = RecordedPass(policy, before, observation, decision, now)
         self._show_observers(seen)
         # The first commit is what admission can be asked about.
@@ -229,7 +209,7 @@ class Reconciler:
         for observer in self._observers:
             observer.gone(key)
         self._gatherer.forget(key)
-        self._metrics.forget_policy(key.namespace, key.name)
+        self._reports.forget(key)
 
     async def _read(self, resource: Resource, key: PolicyKey) -> JsonObject | None:
         try:
@@ -265,95 +245,6 @@ class Reconciler:
             name = f"{key.namespace}/{key.name}"
             raise Unavailable(f"{name}: no answer to a promotion's commit within {PATIENCE_SECONDS:g} s") from None
 
-    def _measure(self, key: PolicyKey, decision: Decision, observation: Observation, body: JsonObject | None) -> None:
-        """Also for a policy that is gone: its rollback is finished, and what it holds stays held."""
-        state, name = decision.state, (key.namespace, key.name)
-        self._metrics.policy_state(*name, phase=state.phase, precision=state.precision or "")
-        self._metrics.policy_workloads(*name, _counts(decision.summary))
-        self._metrics.policy_conditions(*name, {c.type: c.status for c in decision.summary.conditions})
-        created = parse_time(mapping(body.get("metadata")).get("creationTimestamp")) if body is not None else None
-        self._metrics.policy_times(*name, {**_times(state, observation.evaluation), "created": created})
-        self._metrics.policy_gain(*name, (decision.summary.gain or NOT_MEASURED).figures)
-
-    async def _show(self, key: PolicyKey, body: JsonObject, decision: Decision) -> list[OperatorError]:
-        """The summary in the policy's status."""
-        if decision.state.phase is Phase.ROLLING_BACK and not self._worth_showing(key, body, decision.summary):
-            return []
-        try:
-            await write_summary(self._api, key, body, decision.summary)
-        except NotFound:
-            return []  # deleted meanwhile: the watch will say so
-        except KubeError as error:
-            _LOG.warning("%s/%s: the status is not written: %s", key.namespace, key.name, error)
-            return [error]
-        return []
-
-    async def _show_first(self, key: PolicyKey, body: JsonObject, policy: Policy) -> None:
-        """A new policy is not left without a status until its metrics were read: that may take the whole deadline."""
-        try:
-            await write_summary(self._api, key, body, begun(policy, self._clock.time()))
-        except NotFound:
-            return
-        except KubeError as error:
-            _LOG.warning("%s/%s: the first status is not written: %s", key.namespace, key.name, error)
-
-    def _worth_showing(self, key: PolicyKey, body: JsonObject, summary: Summary) -> bool:
-        """In a rollback, how far it has come is written once in a while: its writes are needed for pods."""
-        now = self._clock.monotonic()
-        if _gist(summary) == _gist(parse_summary(body.get("status"))) and now < self._shown.get(key, 0.0):
-            return False
-        self._shown = {known: until for known, until in self._shown.items() if until > now}
-        self._shown[key] = now + PROGRESS_SECONDS
-        return True
-
-    def _report(self, policy: Policy, before: State, after: State) -> None:
-        if after.phase is not before.phase:
-            self._metrics.transition(
-                policy.namespace, policy.name, before=before.phase, after=after.phase, reason=after.reason
-            )
-            _LOG.info(
-                "%s/%s: %s → %s: %s",
-                policy.namespace,
-                policy.name,
-                before.phase,
-                after.phase,
-                after.message,
-                extra={"reason": after.reason, "policy": policy.name, "transition_id": after.transition_id},
-            )
-        for window, reason in news(before.mitigations, after.mitigations):
-            self._metrics.mitigation(
-                policy.namespace, policy.name, signal=window.signal, rung=window.rung or "", reason=reason
-            )
-        new, old = after.incident, before.incident
-        if new is None:
-            return
-        if old is None or old.id != new.id:
-            self._metrics.rollback(
-                policy.namespace, policy.name, severity=new.severity, reason=new.reason, scope=Scope(new.scope)
-            )
-            self._metrics.rollback_stage("detected_to_decided", new.decided_at - new.detected_at)
-        decided_at = new.expedited_at or new.decided_at  # the hours of a canary's comparison are no delay
-        if new.last_patch_at is not None and (old is None or old.last_patch_at is None):
-            self._metrics.rollback_stage("decided_to_patched", new.last_patch_at - decided_at)
-        if new.last_ack_at is not None and (old is None or old.last_ack_at is None):
-            self._metrics.rollback_stage("decided_to_acknowledged", new.last_ack_at - decided_at)
-        if new.recovered_at is not None and new.last_ack_at is not None and (old is None or old.recovered_at is None):
-            self._metrics.rollback_stage("acknowledged_to_recovered", new.recovered_at - new.last_ack_at)
-
-    def _report_escalations(self, policy: Policy, before: State, decision: Decision) -> None:
-        incident = decision.state.incident
-        if incident is None:
-            return
-        raised = [a for a in decision.actions if isinstance(a, Notify) and a.reason in _ESCALATIONS]
-        reasons = {notice.reason: notice.message for notice in raised}
-        if _late(decision.state) and not _late(before):
-            reasons[_LATE] = next(c.message for c in decision.summary.conditions if c.type == "Progressing")
-        for reason, message in reasons.items():
-            self._metrics.escalation(policy.namespace, policy.name, severity=incident.severity, reason=reason)
-            _LOG.warning(
-                "%s/%s: %s", policy.namespace, policy.name, message, extra={"reason": reason, "policy": policy.name}
-            )
-
 
 def _parsed(key: PolicyKey, body: JsonObject | None, record: JsonObject | None) -> tuple[Policy, State]:
     """The policy, or what its assignment kept of it; and the state, or what stands in the place of a lost one."""
@@ -384,42 +275,3 @@ def _emergency(decision: Decision) -> bool:
     state, held = decision.state, decision.state.held_keys
     goes_back = any(isinstance(action, Write) and action.workload.key in held for action in decision.actions)
     return state.phase is Phase.ROLLING_BACK or (state.alone and (goes_back or bool(state.restarts)))
-
-
-def _late(state: State) -> bool:
-    """Something is still waited for past the rollback's deadline."""
-    return any(c.type == "Progressing" and c.reason == _LATE for c in state.conditions)
-
-
-def _gist(summary: Summary) -> tuple[object, ...]:
-    """What of a summary is shown at once: not how many have acknowledged, nor for whom it waits."""
-    incident = summary.incident
-    urgency = (incident.id, incident.severity, incident.strategy, incident.escalated) if incident is not None else ()
-    conditions = tuple((c.type, c.status) for c in summary.conditions)
-    return summary.phase, summary.reason, summary.transition_id, urgency, conditions
-
-
-def _times(state: State, evaluation: Evaluation | None) -> dict[PolicyTime, float | None]:
-    """What alerts compare with now. A deadline counts until all train in the fallback."""
-    incident = state.incident
-    found: dict[PolicyTime, float | None] = {"phase": state.phase_since, "deadline": None, "predicted": None}
-    found["drill"] = passed_at(state)
-    if evaluation is not None and not evaluation.errors:
-        found["evaluation"] = evaluation.at
-    if incident is not None:
-        found["rollback"] = incident.decided_at
-    if incident is not None and incident.last_ack_at is None and state.returning:
-        found["deadline"] = incident.deadline_at
-        if incident.predicted_seconds is not None:
-            found["predicted"] = (incident.expedited_at or incident.decided_at) + incident.predicted_seconds
-    return found
-
-
-def _counts(summary: Summary) -> dict[str, int]:
-    return {
-        "total": summary.total,
-        "moved": summary.moved,
-        "breached": summary.breached,
-        "unknown": summary.unknown,
-        "held": summary.held,
-    }

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.state import Phase
 from precision_operator.contract import DRILL
-from precision_operator.controller.reconcile import _times
+from precision_operator.controller.reports import policy_times
 from precision_operator.kube.port import POLICIES
 from tests.support.fleets import answer, until
 from tests.support.reconciling import NAMES, OVERFLOW, Rig, promoted
@@ -54,14 +54,14 @@ def test_a_held_rollback_canary_that_was_retried_has_no_deadline_any_more() -> N
     world = by_canary()
     until(world, lambda w: w.state.comparison is not None and w.state.comparison.looks > 0, seconds=60.0)
     assert world.state.comparison is not None
-    assert _times(world.state, None)["deadline"] is not None
+    assert policy_times(world.state, None)["deadline"] is not None
     world.state = replace(world.state, comparison=replace(world.state.comparison, verdict=CanaryVerdict.NO_DIFFERENCE))
     answer(world, "retry")
     world.bad = {}
     until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=60.0)
     assert world.state.incident is not None
     assert world.state.incident.last_ack_at is None
-    assert (_times(world.state, None)["deadline"], _times(world.state, None)["predicted"]) == (None, None)
+    assert (policy_times(world.state, None)["deadline"], policy_times(world.state, None)["predicted"]) == (None, None)
 
 
 async def test_how_long_a_rollback_by_restarts_was_predicted_to_take_is_there_as_a_time() -> None:

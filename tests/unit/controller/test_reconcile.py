@@ -16,7 +16,8 @@ from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, summary_to_wire
 from precision_operator.controller.act import PATIENCE_SECONDS
 from precision_operator.controller.enforcement import FRESH_SECONDS
-from precision_operator.controller.reconcile import PROGRESS_SECONDS, Pass
+from precision_operator.controller.reconcile import Pass
+from precision_operator.controller.summaries import PROGRESS_SECONDS
 from precision_operator.errors import Conflict, Forbidden, NotFound, Unavailable
 from precision_operator.kube.port import POLICIES, JsonObject
 from tests.support.controller import KEY
