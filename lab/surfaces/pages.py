@@ -194,10 +194,6 @@ def _tokens(_: Scene) -> Mapping[str, str]:
     return {'"$OLD" "$NEW"': f'"{"0" * 64}" "{"1" * 64}"'}
 
 
-def _checkout(_: Scene) -> Mapping[str, str]:
-    return {'"genesis-precision[operator,lint]"': '".[operator,lint]"'}
-
-
 def _checkpoints(scene: Scene) -> Mapping[str, str]:
     return {"/ckpt": str(scene.folder / "ckpt"), "step-000000000100": "step-*"}
 
@@ -227,7 +223,6 @@ WALKS = (
     Walk(
         "docs/quick-start.md",
         before={"kubectl precision lint": _fleet_file, "kubectl patch precisionpolicy": _hurry},
-        fill=_checkout,
     ),
     Walk("docs/onboarding.md", begin=_healthy),
     Walk("docs/troubleshooting.md"),
@@ -242,7 +237,7 @@ WALKS = (
     Walk("docs/alertmanager.md", fill=_tokens),
     Walk("docs/notifications.md"),
     Walk("docs/network-policy.md"),
-    Walk("docs/reference/cli.md", begin=_healthy, fill=_checkout),
+    Walk("docs/reference/cli.md", begin=_healthy),
     Walk(
         "docs/runbooks.md",
         begin=_monitors,

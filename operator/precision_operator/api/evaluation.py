@@ -14,7 +14,8 @@ class EvaluationSpec:
     interval_seconds: Annotated[
         float,
         Duration(
-            "Time between two evaluations ({default}). A breach is acted on within one interval.",
+            "Time between two evaluations ({default}). A breach is acted on after failureLimit + 1 of them, or after "
+            "rollback.gradual.sustain, where that is longer and its answer is gradual.",
             least="500ms",
             most="5m",
         ),

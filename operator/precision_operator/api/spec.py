@@ -142,8 +142,8 @@ class PolicySpec:
     progress_deadline_seconds: Annotated[
         float,
         Field(
-            "Seconds that a step may take to reach its workloads, all of them acknowledged, before the policy is Degraded "
-            "({default}). Pauses do not count.",
+            "Seconds that a step may take to reach its workloads, all of them acknowledged, before the condition Stalled "
+            "says so ({default}); nothing is rolled back for it. Pauses do not count.",
             least=10,
             most=86400,
             via=Via(int, read=float, write=int),

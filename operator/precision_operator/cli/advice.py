@@ -117,9 +117,7 @@ def _criteria(spec: PolicySpec, namespace: str) -> Iterator[Fault]:
             f"{overflow.enter:.0%} of all steps may be thrown away unanswered; the default is 30 %",
         )
     if overflow.enabled and spec.target is Mode.BF16:
-        yield Fault(
-            "spec.criteria.overflow", "bf16 has no loss scaler that could overflow: this signal will have no samples"
-        )
+        yield Fault("spec.criteria.overflow", "bf16 has no loss scaler that could overflow: this signal always reads 0")
 
 
 def _canary(spec: PolicySpec) -> Iterator[Fault]:

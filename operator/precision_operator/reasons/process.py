@@ -38,7 +38,7 @@ RECORDING_INVALID = (
     "RecordingInvalid",
     ATTENTION,
     "a recording of evidence cannot be read",
-    "look at the incident's ConfigMap: another program may have written it, or a newer operator",
+    "look at the PrecisionIncident: another program may have written it, or a newer operator",
 )
 FIGURES_MISSING = ("FiguresMissing", DECISION, "matplotlib is not installed, so no figures are drawn")
 NOT_DELIVERED = (
