@@ -115,6 +115,14 @@ def test_a_fleet_whose_way_back_should_be_rehearsed_is_named_with_the_command(
     assert found["mend"] == "kubectl precision drill fleet -n default"
 
 
+def test_with_all_namespaces_the_fleets_of_all_of_them_are_asked_for_their_drills(sound: Cli) -> None:
+    sound.policy(stands(Phase.HEALTHY))
+    sound.trainer("a", "fp16")
+    assert "drill" not in amiss(sound, "-n", "elsewhere", code=0)
+    found = amiss(sound, "-A", "-n", "elsewhere", code=0)["drill"]
+    assert found["mend"] == "kubectl precision drill fleet -n default"
+
+
 @pytest.mark.parametrize(
     ("plural", "name", "check", "mend"),
     [

@@ -49,7 +49,7 @@ async def _fleets(session: "Session", arguments: argparse.Namespace) -> list[Dia
 async def _doctor(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.cli.examine_installation import examine_installation
 
-    found = await examine_installation(session)
+    found = await examine_installation(session, everywhere=bool(arguments.all_namespaces))
     if not any(finding.level is Level.ERROR and finding.check == "crds" for finding in found):
         try:
             found += await _fleets(session, arguments)

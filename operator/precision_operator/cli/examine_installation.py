@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from importlib import resources
 
 import yaml
@@ -47,10 +48,10 @@ _STALE_LEASES = 3
 """Durations after which nobody leads, whatever the clocks say."""
 
 
-async def examine_installation(session: Session) -> list[Diagnosis]:
-    """Each check of the cluster; what may not be read is a warning."""
+async def examine_installation(session: Session, *, everywhere: bool) -> list[Diagnosis]:
+    """Each check of the cluster; what may not be read is a warning. ``everywhere``: drills of all namespaces."""
     found: list[Diagnosis] = []
-    for name, check in _CHECKS.items():
+    for name, check in {**_CHECKS, "drill": partial(_drill, everywhere=everywhere)}.items():
         try:
             async for finding in check(session):
                 found.append(finding)  # one by one: those before a refusal count
@@ -235,15 +236,19 @@ async def _rules(session: Session) -> AsyncIterator[Diagnosis]:
         yield warning("alerts", "no PrometheusRule of the chart: nobody is alerted where the operator is away", mend)
 
 
-async def _drill(session: Session) -> AsyncIterator[Diagnosis]:
-    targets = await session.policies(installed=False)
+async def _drill(session: Session, *, everywhere: bool) -> AsyncIterator[Diagnosis]:
+    targets = await session.policies(everywhere=everywhere, installed=False)
     late = [(target, why) for target in targets if (why := due(target.state, time.time()))]
     for target, why in late:
-        yield warning("drill", f"{target.where}: {why}", session.plugin("drill", target.policy.name))
+        yield warning(
+            "drill",
+            f"{target.where}: {why}",
+            session.plugin("drill", target.policy.name, namespace=target.policy.namespace),
+        )
     passed = [t.state.last_drill.passed_at for t in targets if t.state.last_drill and t.state.last_drill.passed_at]
     if not late:
         when = f"the last that passed was {age(max(passed))} ago" if passed else "no fleet is Healthy yet"
-        yield ok("drill", f"none is overdue in {session.namespace}: {when}")
+        yield ok("drill", f"none is overdue in {'any namespace' if everywhere else session.namespace}: {when}")
 
 
 _CHECKS = {
@@ -254,5 +259,4 @@ _CHECKS = {
     "lease": _lease,
     "clock": _clock,
     "alerts": _rules,
-    "drill": _drill,
 }
