@@ -35,8 +35,8 @@ class Summary:
     phase: Annotated[
         Phase,
         Field(
-            "Pending: nothing moved yet. Progressing: a step is being carried out or judged. Paused: a step with pause: {} waits for approval. Healthy: "
-            "all steps done, watched. Degraded: some workloads were rolled back by themselves. RollingBack: on the way to "
+            "Pending: nothing moved yet. Progressing: a step is being carried out or judged. Paused: a step waits for "
+            "approval. Healthy: all steps done, watched. Degraded: some workloads were rolled back by themselves. RollingBack: on the way to "
             "the fallback. Held: rolled back; a person must retry."
         ),
     ] = Phase.PENDING

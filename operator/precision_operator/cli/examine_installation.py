@@ -1,7 +1,7 @@
 """What ``doctor`` looks at in the cluster: CRDs, admission, rights, Lease, clock, alert rules, and the last drill."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from importlib import resources
 
@@ -51,7 +51,8 @@ _STALE_LEASES = 3
 async def examine_installation(session: Session, *, everywhere: bool) -> list[Diagnosis]:
     """Each check of the cluster; what may not be read is a warning. ``everywhere``: drills of all namespaces."""
     found: list[Diagnosis] = []
-    for name, check in {**_CHECKS, "drill": partial(_drill, everywhere=everywhere)}.items():
+    checks = {**_CHECKS, "drill": partial(_drill, everywhere=everywhere)}
+    for name, check in checks.items():
         try:
             async for finding in check(session):
                 found.append(finding)  # one by one: those before a refusal count
@@ -251,7 +252,7 @@ async def _drill(session: Session, *, everywhere: bool) -> AsyncIterator[Diagnos
         yield ok("drill", f"none is overdue in {'any namespace' if everywhere else session.namespace}: {when}")
 
 
-_CHECKS = {
+_CHECKS: Mapping[str, Callable[[Session], AsyncIterator[Diagnosis]]] = {
     "crds": _crds,
     "operator": _running,
     "admission": _admission,
