@@ -36,8 +36,8 @@ class Summary:
         Phase,
         Field(
             "Pending: nothing moved yet. Progressing: a step is being carried out or judged. Paused: a step waits for "
-            "approval. Healthy: all steps done, watched. Degraded: some workloads were rolled back by themselves. RollingBack: on the way to "
-            "the fallback. Held: rolled back; a person must retry."
+            "approval. Healthy: all steps done, watched. Degraded: some workloads were rolled back by themselves. "
+            "RollingBack: on the way to the fallback. Held: rolled back; a person must retry."
         ),
     ] = Phase.PENDING
     reason: Annotated[str, Field("Stable word for what it waits for, or why the phase is what it is.", longest=256)] = (

@@ -43,6 +43,7 @@ _MUTATING = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mu
 _NEEDED = ("precision-assign.", "precision-echo.", "precision-webhook.")
 CONFIG_FILE = "config.yaml"
 """Key of the operator's ConfigMap (helm/precision-operator/templates/configmap.yaml)."""
+_Check = Callable[[Session], AsyncIterator[Diagnosis]]
 _SKEW_SECONDS = 5.0
 _STALE_LEASES = 3
 """Durations after which nobody leads, whatever the clocks say."""
@@ -51,7 +52,7 @@ _STALE_LEASES = 3
 async def examine_installation(session: Session, *, everywhere: bool) -> list[Diagnosis]:
     """Each check of the cluster; what may not be read is a warning. ``everywhere``: drills of all namespaces."""
     found: list[Diagnosis] = []
-    checks = {**_CHECKS, "drill": partial(_drill, everywhere=everywhere)}
+    checks: Mapping[str, _Check] = {**_CHECKS, "drill": partial(_drill, everywhere=everywhere)}
     for name, check in checks.items():
         try:
             async for finding in check(session):
@@ -252,7 +253,7 @@ async def _drill(session: Session, *, everywhere: bool) -> AsyncIterator[Diagnos
         yield ok("drill", f"none is overdue in {'any namespace' if everywhere else session.namespace}: {when}")
 
 
-_CHECKS: Mapping[str, Callable[[Session], AsyncIterator[Diagnosis]]] = {
+_CHECKS: Mapping[str, _Check] = {
     "crds": _crds,
     "operator": _running,
     "admission": _admission,
