@@ -84,7 +84,7 @@ def test_lint_without_its_libraries_names_the_extra(
     (tmp_path / "good.yaml").write_text(json.dumps(policy()))
     monkeypatch.setitem(sys.modules, library, None)
     assert main(["lint", str(tmp_path / "good.yaml")]) == 1
-    assert "pip install 'genesis-precision[operator,lint]'" in capsys.readouterr().err
+    assert "pip install '.[operator,lint]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def faults(schema: Schema, value: object, path: str) -> tuple[Fault, ...]:
         except ImportError as error:
             raise ConfigurationError(
                 f"lint expected the library {library}, found none ({error}): "
-                "pip install 'genesis-precision[operator,lint]', or ask the API server: "
+                "in a checkout `pip install '.[operator,lint]'`, or ask the API server: "
                 "kubectl apply --dry-run=server -f FILE"
             ) from error
     whole = defaulted(schema, value)

@@ -82,7 +82,7 @@ def check(path: Path) -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise FiguresMissing(
-            "expected matplotlib for the plots, found none; pip install 'genesis-precision[figures]'"
+            "expected matplotlib for the plots, found none; in a checkout: pip install '.[figures]'"
         ) from error
     if path.suffix not in ENDINGS or not path.parent.is_dir():
         raise ConfigurationError(f"{path}: expected a file in a folder that exists, ending in {', '.join(ENDINGS)}")

@@ -48,7 +48,7 @@ def compose(report: Report) -> Figure:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise ConfigError(
-            "figures are drawn by matplotlib, which is not installed: pip install 'genesis-precision[figures]', or leave "
+            "figures are drawn by matplotlib, which is not installed: in a checkout `pip install '.[figures]'`, or leave "
             "--figure out"
         ) from None
     # The object interface, not pyplot: no display, and no global state of the person's own figures.

@@ -73,7 +73,7 @@ def _suite(parsed: argparse.Namespace) -> int:
     sys.stdout.write(report.markdown(parsed.kind, rows, machine, timed))
     sys.stdout.writelines(f"{path}\n" for path in paths)
     if not any(path.suffix == ".png" for path in paths):
-        sys.stderr.write("no plot: matplotlib is not installed; pip install 'genesis-precision[figures]'\n")
+        sys.stderr.write("no plot: matplotlib is not installed; in a checkout: pip install '.[figures]'\n")
     return EXIT_OK
 
 
