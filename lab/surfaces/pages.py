@@ -75,9 +75,9 @@ def _fleet_file(scene: Scene) -> None:
 
 
 def begin_own_fleet(scene: Scene) -> None:
-    """What a reader of the README has: a namespace, and in it trainers with the labels that the sample names."""
+    """What a reader of the README has: a namespace, and in it a trainer with the label that the sample names."""
     scene.kubectl.apply(
-        _namespace(TRAINING), trainer("Deployment", contract=True, name="own", fleet={"app": "trainer"})
+        _namespace(TRAINING), trainer("Deployment", contract=False, name="own", fleet={"app": "trainer"})
     )
     scene.kubectl("rollout", "status", "deployment/own", "-n", TRAINING, "--timeout=180s", timeout=200)
 
@@ -212,10 +212,11 @@ def _label(_: Scene) -> Mapping[str, str]:
 
 
 def installed(scene: Scene) -> Mapping[str, str]:
-    """What the README's block needs: images that are on the node already."""
+    """What the README's block needs: images that are on the node already, and the name of the reader's Deployment."""
     del scene
     return {
-        "--set image.registry=host/path": "--set image.registry=localhost --set image.tag=dev --set image.pullPolicy=Never"
+        "--set image.registry=host/path": "--set image.registry=localhost --set image.tag=dev --set image.pullPolicy=Never",
+        "kubectl patch deployment NAME": "kubectl patch deployment own",
     }
 
 

@@ -298,8 +298,11 @@ def test_the_readmes_block_installs_the_operator_and_a_policy(tmp_path: Path) ->
         run(["bash", "-euc", installed], cwd=ROOT, env=environment, timeout=120)
         until_admitted(cluster.kubectl)
         cluster.kubectl("create", "namespace", "training")
-        done = run(["bash", "-euc", second], cwd=ROOT, env=environment, timeout=120)
-        assert done.stdout.splitlines()[-1].split()[:2] == ["training", "trainers"]
+        cluster.kubectl("create", "deployment", "own", "-n", "training", "--image=own", "--replicas=0")
+        run(["bash", "-euc", second.replace(" NAME ", " own ")], cwd=ROOT, env=environment, timeout=120)
+        assert cluster.kubectl.json("get", "precisionpolicy", "trainers", "-n", "training")
+        own = cluster.kubectl.json("get", "deployment", "own", "-n", "training")
+        assert own["spec"]["template"]["metadata"]["labels"]["precision.genesis.ai/inject"] == "trainer"
         deployment = cluster.kubectl.json("get", "deployment", "precision-operator", "-n", NAMESPACE)
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         assert container["image"].startswith("host/path/precision-operator:")
