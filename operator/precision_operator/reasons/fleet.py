@@ -19,8 +19,8 @@ UNDELIVERABLE = (
     "declare the contract in their pod template, by hand or by one label (docs/onboarding.md), or name "
     "ENABLE_FP16_TRAINING there, or choose another delivery",
     "what cannot be restarted changes precision only by the contract, or as new pods (spec.delivery: NewOnly)",
-    "where it has the label precision.genesis.ai/inject already, see whether the policy that obeys it is installed: "
-    "`!kubectl get mutatingadmissionpolicy precision-inject.precision.genesis.ai`",
+    "where it has the label precision.genesis.ai/inject already, make pods anew that are older than the policy that obeys "
+    "it: `!kubectl get mutatingadmissionpolicy precision-inject.precision.genesis.ai`",
 )
 POLICY_CONFLICT = (
     "PolicyConflict",
