@@ -13,6 +13,7 @@ from lab.cluster import ControlPlane
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.wire import parse_time
+from precision_operator.incidents.document import from_body
 from tests.support.cluster_fleet import Json, policy
 from tests.support.cluster_scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
 from tests.support.shadow_trainers import Fault
@@ -203,10 +204,11 @@ def test_healthy_workload_is_drilled_by_a_person_goes_back_by_itself_and_is_kept
 
     def kept() -> list[Json]:
         found = scene.kubectl.json("get", "precisionincidents", "-n", scene.namespace)["items"]
-        return [body["report"] for body in found if body["report"].get("kind") == "Drill"]
+        return [body for body in found if body["report"].get("kind") == "Drill"]
 
     wait_for(kept, what="the drill's PrecisionIncident", seconds=PATIENCE_SECONDS)
-    assert [(report["workloads"], report["reason"]) for report in kept()] == [([HOT[1]], "DrillPassed")]
+    reports = [from_body(body) for body in kept()]
+    assert [(report.workloads, report.reason) for report in reports] == [((HOT[1],), "DrillPassed")]
 
 
 def test_promoted_fleet_is_guarded_and_one_breached_workload_is_rolled_back_by_itself(fleets: dict[str, Scene]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,14 @@ def test_show_for_people_and_for_programs(store: CheckpointStore, capsys: pytest
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
     assert rows["parameters"].strip() == "8"
     assert rows["mode"].strip() == "fp16"
+
+
+def test_a_table_needs_no_more_than_a_vendors_image_has(
+    store: CheckpointStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert cli.main(["checkpoint", "show", str(store.path(10).parent)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["step", "10", "20"]
 
 
 def test_nothing_there_is_an_error_with_the_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,6 @@ def drill_report(seen: RecordedPass, drill: Drill) -> Report:
         id=drill.id,
         policy=seen.policy.name,
         policy_uid=seen.policy.uid,
-        severity=None,
         scope=drill.scope,
         reason=REASONS[drill.result],
         message=bounded(f"{drill.message}; {_lost(drill)}"),

@@ -172,7 +172,7 @@ class Recorded:
     tape: Annotated[str, Field("The tape (gzip, base64).", longest=786432)] = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Everything that is kept of one rollback."""
 
@@ -185,7 +185,7 @@ class Report:
     severity: Annotated[
         Severity | None,
         Field("How urgent it was; absent of a drill.", only=(Severity.P0, Severity.P1, Severity.P2)),
-    ]
+    ] = None
     scope: Annotated[Scope, Field("How far it reached.", required=True)]
     reason: Annotated[str, Field("Stable word for what called for it.", required=True, longest=128)]
     message: Annotated[str, Field("The same in words.", longest=4096)]

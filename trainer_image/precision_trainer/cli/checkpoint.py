@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 from ..errors import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ..checkpoint.inspect import CheckpointReport
     from . import Commands
 
@@ -42,42 +40,37 @@ def _run(parsed: argparse.Namespace) -> int:
     if parsed.output == "json":
         sys.stdout.write(json.dumps([report.to_wire() for report in reports]) + "\n")
     else:
-        _print(_verdicts(reports) if parsed.verb == "verify" else _contents(reports), reports)
+        rows = _verdicts(reports) if parsed.verb == "verify" else _contents(reports)
+        # Whole, and not in a column: a person copies paths and checksums out of an error.
+        errors = [report.error for report in reports if report.error is not None]
+        sys.stdout.write("".join(f"{line}\n" for line in [*_table(rows), *errors]))
     return EXIT_FAILED if any(report.error is not None for report in reports) else EXIT_OK
 
 
-def _print(table: Table, reports: list[CheckpointReport]) -> None:
-    from rich.console import Console
-
-    console = Console(soft_wrap=True)
-    console.print(table)
-    for report in reports:
-        if report.error is not None:
-            # Whole, and not in a column: a person copies paths and checksums out of it.
-            console.print(report.error, markup=False, highlight=False)
+def _table(rows: list[list[str]]) -> list[str]:
+    """Columns of text. By hand: an image on a vendor's build of torch need not have rich."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _verdicts(reports: list[CheckpointReport]) -> Table:
-    from rich.table import Table
-
-    table = Table("checkpoint", "verdict", "step", "healthy", "bytes", box=None)
+def _verdicts(reports: list[CheckpointReport]) -> list[list[str]]:
+    rows = [["checkpoint", "verdict", "step", "healthy", "bytes"]]
     for report in reports:
         verdict = "damaged" if report.error is not None else "good" if report.manifest else "good, but without manifest"
-        table.add_row(Path(report.path).name, verdict, *map(_cell, (report.step, report.healthy, report.size_bytes)))
-    return table
+        rows.append([Path(report.path).name, verdict, *map(_cell, (report.step, report.healthy, report.size_bytes))])
+    return rows
 
 
-def _contents(reports: list[CheckpointReport]) -> Table:
-    from rich.table import Table
-
+def _contents(reports: list[CheckpointReport]) -> list[list[str]]:
     names = (
         "step", "samples", "mode", "generation", "healthy", "ranks", "tensors", "parameters", "size_bytes", "time", "torch",
         "parts", "mode_changes",
     )  # fmt: skip
-    table = Table("", *(Path(report.path).name for report in reports), box=None)
-    for name in names:
-        table.add_row(name, *(_cell(report.to_wire()[name], name) for report in reports))
-    return table
+    found = [report.to_wire() for report in reports]
+    return [
+        ["", *(Path(report.path).name for report in reports)],
+        *([name, *(_cell(one[name], name) for one in found)] for name in names),
+    ]
 
 
 def _cell(value: object, name: str = "") -> str:
