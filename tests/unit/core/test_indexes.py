@@ -148,6 +148,18 @@ def test_a_budget_that_allows_no_eviction_moves_nobody() -> None:
     assert moved(paused(world)) == {0, 1}
 
 
+def test_a_step_has_not_begun_while_a_budget_keeps_its_pods_though_those_of_the_last_step_are_younger() -> None:
+    world = paused(fleet())
+    world.budgeted.add("a")
+    answer(world, "promote")
+    asked = [a for _ in range(4) for a in world.step().actions if isinstance(a, EvictPod)]
+    assert {a.follows for a in asked} == {False}
+    change(world, "a", pending_revision=True)
+    world.budgeted.clear()
+    world.run(3)
+    assert (moved(world), condition(world, "PendingRevision").status) == ({0, 1}, "True")
+
+
 def test_what_has_moved_stays_moved_when_the_workload_is_scaled() -> None:
     world = paused(fleet())
     world.scale("a", 20)

@@ -182,17 +182,22 @@ class Restarting:
         if self._brings_change_in(desired):
             self.pending.add(workload.name)
             return False
-        newest, before = max(pod.created_at for pod in pods), self.restarts.get(workload.key)
-        restart = self._round(desired.workload, before.rounds if before is not None else 1, newest)
+        before = self.restarts.get(workload.key)
+        restart = self._round(workload, before.rounds if before is not None else 1, pods)
         self.holding[workload.key] = self._turn_ends(workload, restart)
-        if not 0 <= self.sight.now - newest < YOUNG_SECONDS:
+        if not self._young(restart):
             self._take(desired, pods, restart)
         return True
 
-    def _round(self, workload: WorkloadView, rounds: int, newest: float) -> Restart:
-        pods = sum(not pod.pending for pod in live_pods(workload))
-        restart = self.restarts[workload.key] = Restart(rounds, self.sight.now, newest, pods)
+    def _round(self, workload: WorkloadView, rounds: int, taken: list[PodView]) -> Restart:
+        """A replacement is younger than all that run now, also than those that stay."""
+        running = [pod for pod in live_pods(workload) if not pod.pending]
+        newest = max(pod.created_at for pod in (*taken, *running))
+        restart = self.restarts[workload.key] = Restart(rounds, self.sight.now, newest, len(running))
         return restart
+
+    def _young(self, restart: Restart) -> bool:
+        return 0 <= self.sight.now - restart.newest < YOUNG_SECONDS
 
     def _brings_change_in(self, desired: Desired) -> bool:
         """A restart would bring a change of its template in, and nothing allows that."""
@@ -216,14 +221,13 @@ class Restarting:
                 self.lost.add(workload.name)
         if not pods:
             return
-        newest = max(pod.created_at for pod in pods)
         replacements = [pod for pod in pods if pod.created_at > restart.newest]
-        taken = pods if not 0 <= self.sight.now - newest < YOUNG_SECONDS else []
+        taken = [] if self._young(restart) else pods
         if replacements:
             # Who was restarted because it did not answer is not restarted again: its new pods have started in the mode.
             again = desired.delivery is Delivery.RESTART and restart.rounds < ROUNDS and self.sight.certain
             if again and self.sight.now - restart.counts_since >= ROUND_SECONDS:
-                restart, taken = self._round(workload, restart.rounds + 1, newest), pods
+                restart, taken = self._round(workload, restart.rounds + 1, pods), pods
             else:
                 taken = [pod for pod in pods if pod.created_at <= restart.newest]
         if begun(workload, self.known[workload.key]) or (desired.rollback and self.pace.urgent):
