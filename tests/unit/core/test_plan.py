@@ -130,6 +130,28 @@ def test_a_restart_holds_its_slot_until_it_is_over_or_its_time_is(ago: float, be
     assert key("other") in found.restarts
 
 
+@pytest.mark.parametrize(
+    ("rollback", "held_seconds"), [(False, CHECKPOINT_SECONDS + RESTARTING_SECONDS), (True, 2 * RESTARTING_SECONDS)]
+)
+def test_no_patience_of_a_policy_holds_a_slot_longer(rollback: bool, held_seconds: float) -> None:
+    """Five policies that wait a day for checkpoints would stop the restarts of a whole cluster for as long."""
+    desired = replace(restarted(workload(pods=(listening(),))), rollback=rollback)
+    known: Mapping[str, Restart] = {}
+    for seconds in (0.0, held_seconds - 1.0):
+        sight = Sight(None, GENERATION, {key("w"): GENERATION}, NOW + seconds)
+        found = planning.plan(sight, [desired], pace=Pace(1, checkpoint_seconds=86400.0), restarts=known)
+        known = found.restarts
+        assert found.restarting == (NOW + held_seconds,)
+
+
+def test_a_slot_that_others_may_take_ends_no_wait_for_a_checkpoint() -> None:
+    view = restarted(workload(pods=(listening(),)))
+    sight = Sight(None, GENERATION, {key("w"): GENERATION}, NOW + 3 * RESTARTING_SECONDS)
+    known = {key("w"): Restart(1, NOW, 100.0, pods=1)}
+    found = planning.plan(sight, [view], pace=Pace(1, checkpoint_seconds=86400.0), restarts=known)
+    assert (found.restarts, asked(found), deleted(found)) == (known, ["p"], [])
+
+
 def test_a_restart_that_has_begun_goes_on_without_a_slot() -> None:
     """The echo of admission is waited for: the same pods are named in pass after pass."""
     going_on = {key("w"): Restart(1, NOW - 1.0, 100.0)}

@@ -74,7 +74,7 @@ class Restarting:
     blocked: set[tuple[str, Cause]] = field(default_factory=set)
     predicted_seconds: float | None = None
     holding: dict[str, float] = field(default_factory=dict)
-    """Workloads that take up a slot, and until when at most."""
+    """Workloads that take up a slot, and until when at most it counts for other policies."""
     _waiting: list[tuple[Desired, list[PodView]]] = field(default_factory=list)
     """Who has no slot, and which of its pods have to go."""
     _asking: list[tuple[Desired, list[PodView], Restart]] = field(default_factory=list)
@@ -88,11 +88,11 @@ class Restarting:
 
     def carry_on(self, wanted: Iterable[Desired], elsewhere: Iterable[WorkloadView]) -> None:
         """Take forward what is under way; what has to restart besides is collected for :meth:`begin`."""
-        seen: dict[str, WorkloadView] = {}
+        seen: dict[str, Desired] = {}
         still_wanted: dict[str, Desired] = {}
         for desired in wanted:
             workload = desired.workload
-            seen[workload.key] = workload
+            seen[workload.key] = desired
             pods = self._to_take_away(desired)
             if workload.key in self.recorded:
                 still_wanted.update({workload.uid: desired} if pods else {})
@@ -107,22 +107,23 @@ class Restarting:
             if desired.rollback and workload.key not in self.recorded:
                 self._hurry(workload, unless=desired.accepted)
         # A Job is known by its uid: its key may be another's by now, or that of several together.
-        jobs = {view.uid: view for view in (*seen.values(), *elsewhere)}
+        jobs = {view.uid: view for view in (*(desired.workload for desired in seen.values()), *elsewhere)}
         for key, record in self.recorded.items():
             if (job := jobs.get(record.uid)) is not None:
                 self._go_on(key, record, job, still_wanted.get(record.uid))
         for key, restart in self.restarts.items():
             self._count(key, restart, seen.get(key))
 
-    def _count(self, key: str, restart: Restart, workload: WorkloadView | None) -> None:
+    def _count(self, key: str, restart: Restart, desired: Desired | None) -> None:
         """What this restart takes up: a slot for a bounded time, and the pods that are not back."""
+        workload = desired.workload if desired is not None else None
         if workload is not None and any(self._held_up(pod) for pod in workload.pods):
             return  # for how long is not known: others do not wait for it
-        if workload is not None and not begun(workload, restart):
-            until = self._turn_ends(workload, restart)
+        if desired is not None and not begun(desired.workload, restart):
+            until = self._turn_ends(desired, restart)
             # Who still has its pods after that waits for a budget: an emergency does not wait with it.
             recent = 0 <= self.sight.now - restart.since < CHECKPOINT_SECONDS
-            self._pods += workload.replicas if recent else 0
+            self._pods += desired.workload.replicas if recent else 0
         elif workload is None or key not in self._placeless_keys:
             until = restart.counts_since + RESTARTING_SECONDS
             if restart.counts_since <= self.sight.now < until:
@@ -130,20 +131,28 @@ class Restarting:
         else:
             return
         if restart.counts_since <= self.sight.now < until:
-            self.holding[key] = until
+            self._hold(key, restart, until)
 
-    def _turn_ends(self, workload: WorkloadView, restart: Restart) -> float:
+    def _hold(self, key: str, restart: Restart, until: float) -> None:
+        """A policy may wait a day for a checkpoint: those of others do not wait with it."""
+        self.holding[key] = min(until, restart.counts_since + 2 * RESTARTING_SECONDS)
+
+    def _turn_ends(self, desired: Desired, restart: Restart) -> float:
         """Until when it may ask for its pods, after it was waited for to save a checkpoint."""
-        asks = any(pod.hot for pod in workload.pods)
-        checkpoint_seconds = max(self.pace.checkpoint_seconds, CHECKPOINT_SECONDS) if asks else 0.0
-        return restart.since + checkpoint_seconds + RESTARTING_SECONDS
+        asks = any(pod.hot for pod in desired.workload.pods)
+        patience = max(self._patience(desired), CHECKPOINT_SECONDS) if asks else 0.0
+        return restart.since + patience + RESTARTING_SECONDS
+
+    def _patience(self, desired: Desired) -> float:
+        """How long a pod of it is waited for to save a checkpoint, in seconds."""
+        return self.pace.checkpoint_seconds if desired.rollback else CHECKPOINT_SECONDS
 
     def _has_waited(self, desired: Desired) -> bool:
         """None of its pods could go in its turn: it gets another one after the others. What is urgent takes no turns."""
         restart = self.known[desired.workload.key]
         if (desired.rollback and self.pace.urgent) or begun(desired.workload, restart):
             return False
-        return not restart.since <= self.sight.now < self._turn_ends(desired.workload, restart)
+        return not restart.since <= self.sight.now < self._turn_ends(desired, restart)
 
     def _held_up(self, pod: PodView) -> bool:
         """Its node is away, or a finalizer of somebody else keeps it."""
@@ -184,7 +193,7 @@ class Restarting:
             return False
         before = self.restarts.get(workload.key)
         restart = self._round(workload, before.rounds if before is not None else 1, pods)
-        self.holding[workload.key] = self._turn_ends(workload, restart)
+        self._hold(workload.key, restart, self._turn_ends(desired, restart))
         if not self._young(restart):
             self._take(desired, pods, restart)
         return True
@@ -364,13 +373,12 @@ class Restarting:
     def _checkpoint_first(self, desired: Desired, pod: PodView, restart: Restart) -> list[Action] | None:
         """What a pod that can save a checkpoint is asked before it goes; None: it goes now."""
         can = pod.hot and desired.delivery is Delivery.RESTART and not pod.pending and not pod.crashing
-        patience = self.pace.checkpoint_seconds if desired.rollback else CHECKPOINT_SECONDS
         # Of poisoned weights another checkpoint is no help.
         if (
             not can
             or desired.rewind
             or pod.effective_mode is None
-            or not 0 <= self.sight.now - restart.since < patience
+            or not 0 <= self.sight.now - restart.since < self._patience(desired)
         ):
             return None
         asked = pod.request is not None and pod.request.generation >= max(
