@@ -8,7 +8,7 @@ from lab.model.fleet import Fleet
 from precision_operator.api.modes import Mode, at_least_as_safe, is_safer
 from precision_operator.api.spec import Delivery, OnPendingRevision, Strategy
 from precision_operator.api.state import Phase, State
-from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob
+from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
 from precision_operator.core.decide import Decision
 from precision_operator.core.leaving import begun
 from precision_operator.core.model import Observation, WorkloadView
@@ -125,6 +125,9 @@ class Writes:
         active = sum(fleet.now - restart.counts_since < RESTARTING_SECONDS for restart in after.restarts.values())
         if active > max(observation.restart_slots, len(before.restarts)):
             self.report("I5", "more restarts than the cluster's budget", before)
+        for action in decision.actions:
+            if isinstance(action, SuspendJob) and not _has_its_turn(fleet, after, action.workload):
+                self.report("I5", "a Job is suspended that has no turn", before)
 
     def write(self, fleet: Fleet, action: Action) -> None:
         """Check a write before it is carried out: a restart is the last resort, and has an end."""
@@ -212,6 +215,15 @@ def _is_half_done(workload: WorkloadView, state: State) -> bool:
     """Some of its pods went for this restart before its template was changed: the rest follow."""
     restart = state.restarts.get(workload.key)
     return restart is not None and begun(workload, restart)
+
+
+def _has_its_turn(fleet: Fleet, state: State, workload: WorkloadView) -> bool:
+    """It holds one of the cluster's slots, or some of its pods have gone."""
+    restart = state.restarts.get(workload.key)
+    if restart is None:
+        return False
+    patience = max(CHECKPOINT_SECONDS, fleet.policy.spec.rollback.gradual.in_flight_seconds)
+    return begun(workload, restart) or 0 <= fleet.now - restart.since < patience + RESTARTING_SECONDS
 
 
 def _is_right(mode: Mode | None, assigned: Mode, *, back: bool) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
@@ -242,9 +243,8 @@ def test_an_assignment_cannot_be_deleted_by_a_person_while_it_records_a_suspende
 
 
 def test_a_budget_holds_a_gradual_suspension_back_and_no_emergency() -> None:
-    world = jobs(rollback=GRADUAL)
+    world = slow(jobs(rollback=GRADUAL))
     world.budgeted = {"job-1"}
-    world.bad = {key: {Signal.SPEED: 0.5} for key in JOBS}
     world.run(12)
     assert world.really_in(Mode.FP32) == {"job-0", "job-2"}
     assert world.restarts.get("job-1", 0) == 0
@@ -252,17 +252,65 @@ def test_a_budget_holds_a_gradual_suspension_back_and_no_emergency() -> None:
     assert world.really_in(Mode.FP32) == set(JOBS)
 
 
-def test_a_suspension_that_is_not_wanted_any_more_is_forgotten_once_it_cannot_arrive_any_more() -> None:
-    world = jobs(rollback=GRADUAL)
-    world.budgeted = {"job-1"}
+def slow(world: World) -> World:
+    """All train at half the speed of FP32: a rollback that can wait."""
     world.bad = {key: {Signal.SPEED: 0.5} for key in JOBS}
+    return world
+
+
+def test_jobs_that_a_budget_holds_take_turns_and_are_not_all_suspended_when_it_opens() -> None:
+    world = slow(jobs(rollback={**GRADUAL, "deadlines": {"P2": "10h"}}))
+    world.restart_slots, world.budgeted = 1, set(JOBS)
+    asked: set[str] = set()
+    for _ in range(4 * 45):
+        now = {a.workload.name for a in world.step().actions if isinstance(a, SuspendJob)}
+        assert len(now) <= 1
+        asked |= now
+    assert asked == set(JOBS), "each in its turn"
+    world.budgeted = set()
+    until(world, lambda w: w.restarts, seconds=15.0, passes=8)
+    assert sum(world.restarts.values()) == 1
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=5.0, passes=60)
+
+
+def test_a_job_that_a_budget_held_is_not_suspended_while_capacity_is_lost_unless_it_is_urgent() -> None:
+    world = slow(jobs(rollback={**GRADUAL, "deadlines": {"P2": "10h"}}))
+    world.budgeted, world.room = {"job-1"}, {"job-0": Room.NONE}
+    until(world, lambda w: condition(w, "CapacityLost").status == "True", seconds=15.0, passes=40)
+    world.budgeted = set()
+    world.run(20)
+    assert world.restarts.get("job-1", 0) == 0
+    emergency(world).run(3)
+    assert world.restarts["job-1"] == 1
+
+
+def test_a_suspension_that_was_repeated_until_now_is_not_forgotten_at_once() -> None:
+    world = slow(jobs(rollback=GRADUAL))
+    world.budgeted = {"job-1"}
+    until(world, lambda w: "batch/Job/job-1" in w.state.suspensions)
+    world.run(10)
+    sent = world.decide()
+    world.commit(sent)
+    train_in_fp32(world, "job-1")
+    world.run(2, 5.0)
+    world.budgeted = set()
+    late(world, sent, SuspendJob)
+    assert (suspended(world), left_behind(world)) == ({"job-1"}, set())
+
+
+def train_in_fp32(world: World, name: str) -> None:
+    """Without any restart of ours."""
+    job = world.workloads[name]
+    world.workloads[name] = replace(job, pods=tuple(replace(p, started_mode=Mode.FP32) for p in job.pods))
+    world.modes |= {p.name: (Mode.FP32, world.modes[p.name][1]) for p in job.pods}
+
+
+def test_a_suspension_that_is_not_wanted_any_more_is_forgotten_once_it_cannot_arrive_any_more() -> None:
+    world = slow(jobs(rollback=GRADUAL))
+    world.budgeted = {"job-1"}
     until(world, lambda w: "batch/Job/job-1" in w.state.suspensions)
     began = world.now
-    world.workloads["job-1"] = replace(
-        world.workloads["job-1"],
-        pods=tuple(replace(p, started_mode=Mode.FP32) for p in world.workloads["job-1"].pods),
-    )
-    world.modes = {name: (Mode.FP32, generation) for name, (_, generation) in world.modes.items()}
+    train_in_fp32(world, "job-1")
     world.step(5.0)
     assert "batch/Job/job-1" in world.state.suspensions, "its write may still be on its way"
     until(world, lambda w: not w.state.suspensions, seconds=15.0)

@@ -35,8 +35,11 @@ RESTARTING_SECONDS = 600.0
 PLACELESS_SECONDS = 120.0
 """A replacement that has not started after this, though no old pod is in its place, finds none."""
 
-ABANDONED_SECONDS = 60.0
-"""A suspension that is not wanted any more and was not carried out for so long will not be: no write is on its way."""
+REPEATED_SECONDS = 30.0
+"""A suspension that is still asked for is recorded anew after so long."""
+
+ABANDONED_SECONDS = 60.0 + REPEATED_SECONDS
+"""A suspension that was not recorded anew and not carried out for so long will not be: no write is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +283,8 @@ class Restarting:
     def _suspend(self, desired: Desired, *, since: float | None = None) -> None:
         """Record it and do it: whoever leads next finds the record."""
         workload, generation = desired.workload, desired.workload.object_generation
-        began = since if since is not None else self.sight.now
+        recent = since is not None and 0 <= self.sight.now - since < REPEATED_SECONDS
+        began = since if since is not None and recent else self.sight.now
         self.suspensions[workload.key] = Suspension(workload.uid, generation, began)
         self.removals.append(
             SuspendJob(workload, self.sight.generation, generation, respects_budgets=self._evicts(desired))
@@ -290,7 +294,8 @@ class Restarting:
         """The next step of a suspension that we recorded: none is left half done, and none of others is undone.
 
         A write carries the generation of the Job for which its step was recorded, so that one that arrives late does
-        nothing. While a suspension may still arrive its record stands. Without ``desired`` it is not wanted any more.
+        nothing. While a suspension may still arrive its record stands. Without ``desired`` it is not wanted any more. Out
+        of its turn nothing is sent: the record lapses, and it gets another turn after the others.
         """
         if workload.suspended_by:
             return  # somebody else's suspension, who ends it too
@@ -306,10 +311,19 @@ class Restarting:
         elif record.resuming:
             if not moved:  # not seen yet
                 self.suspensions[key] = record
-        elif desired is not None and desired.workload.restart_by is RestartBy.SUSPENSION:
+        elif desired is not None and desired.workload.restart_by is RestartBy.SUSPENSION and self._may_go_on(desired):
             self._suspend(desired, since=record.since)
         elif not moved and 0 <= self.sight.now - record.since < ABANDONED_SECONDS:
             self.suspensions[key] = record
+
+    def _may_go_on(self, desired: Desired) -> bool:
+        """Whether a restart that is recorded goes on: in its turn, unless capacity is lost; begun or urgent in any case."""
+        restart = self.known.get(desired.workload.key)
+        if desired.rollback and self.pace.urgent:
+            return True
+        if restart is None:
+            return False
+        return begun(desired.workload, restart) or not (self.lost or self._has_waited(desired))
 
     def _hurry(self, workload: WorkloadView, *, unless: frozenset[Mode] = frozenset()) -> None:
         """Pods that should be gone are given one second, once; those that do not go for all that are named.
