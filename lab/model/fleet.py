@@ -48,7 +48,7 @@ _SETS: tuple[str, ...] = (
     "referenced",
     "budgeted",
 )
-_SETS += ("crowded", "in_order", "numbered", "finalized", "outdated")
+_SETS += ("crowded", "in_order", "numbered", "finalized", "outdated", "unlisted")
 
 
 @dataclass

@@ -79,6 +79,8 @@ class World(Cluster):
     """Workloads whose weights are NaN: non-finite losses in every precision."""
     cured_by: dict[str, Rung] = field(default_factory=dict)
     """Workload → what ends its overflow."""
+    unlisted: set[str] = field(default_factory=set)
+    """Workloads that the operator's caches lack: its watch is behind."""
     strangers: dict[str, PodSignals] = field(default_factory=dict)
     """Pods of other workloads, or with a forged owner, that Prometheus reports beside ours."""
     continuous_since: float = 0.0
@@ -162,14 +164,15 @@ class World(Cluster):
         before = frozenset(w.key for n, w in self.workloads.items() if force.matches(self.labels[n]))
         edited = not force.empty and force != own
         selected = after | before if edited else after
-        workloads = sorted((w for w in self.workloads.values() if w.key in selected), key=lambda w: w.name)
+        listed = [w for n, w in self.workloads.items() if n not in self.unlisted]
+        workloads = sorted((w for w in listed if w.key in selected), key=lambda w: w.name)
+        recorded = {record.uid for record in self.state.suspensions.values()}
         return replace(
             seen,
             workloads=tuple(workloads),
             matching=(before, after) if edited else None,
-            suspended=tuple(
-                w for w in self.workloads.values() if w.key in self.state.suspensions and w.key not in selected
-            ),
+            suspended=tuple(w for w in listed if w.key in self.state.suspensions and w.key not in selected),
+            unseen=frozenset(w.uid for n, w in self.workloads.items() if n in self.unlisted and w.uid in recorded),
         )
 
     def decide(self) -> Decision:

@@ -152,6 +152,7 @@ class App:
             else DEADLINE_SECONDS,
         )
         gatherer = Gatherer(
+            client,
             inventory=self._inventory,
             nodes=Nodes(client, clock),
             halt=halt,

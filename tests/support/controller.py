@@ -128,6 +128,7 @@ class Controller:
             evaluator, clock, finished=lambda key, urgent: None, phase=lambda plan: began
         )
         self.gatherer = Gatherer(
+            self.kube,
             inventory=self.inventory,
             nodes=Nodes(self.kube, clock),
             halt=self.halt,

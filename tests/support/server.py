@@ -43,7 +43,7 @@ class Server(FakeKube):
         self.echo: str | None = None
         """In place of the answer: another one, in which ``{nonce}`` stands for the one that was asked with."""
         self.failing: dict[str, KubeError] = {}
-        """By API server: what it answers to a question instead. By ``list``: to a list of pods."""
+        """By API server: what it answers to a question instead. By ``list``: to a list of pods or Jobs."""
         self.hanging: set[str] = set()
         """API servers that accept a question and never answer it."""
         self.asked: list[str] = []
@@ -62,7 +62,7 @@ class Server(FakeKube):
     async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
         """See the port."""
         found = await super().list(resource, namespace, label_selector=label_selector)
-        if resource == PODS and "list" in self.failing:
+        if resource in (PODS, JOBS) and "list" in self.failing:
             raise self.failing["list"]
         return found
 

@@ -1,6 +1,7 @@
 """Gather: everything that one decision may know, from the caches and from one reading of the metrics."""
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from precision_operator.api.schedule import ScheduleSpec, opens_at
 from precision_operator.api.spec import PolicySpec, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import bounded
-from precision_operator.api.wire import format_time
+from precision_operator.api.wire import format_time, mapping, text
 from precision_operator.controller.act import Actor
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.halt import Halt
@@ -22,7 +23,9 @@ from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.leaving import late
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Evaluation, Observation, PodView, WorkloadView
 from precision_operator.core.rollback.batches import awaits_checkpoints
+from precision_operator.errors import KubeError
 from precision_operator.inventory.caches import Inventory
+from precision_operator.kube.port import JOBS, KubeApi
 from precision_operator.reasons import Cause, Reason
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
@@ -30,6 +33,9 @@ from precision_operator.settings import Settings
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.plan import plan_of
 from precision_operator.signals.service import EvaluationService
+from precision_operator.workloads.kinds.job import finished
+
+_LOG = logging.getLogger(__name__)
 
 Matching = tuple[frozenset[str], frozenset[str]]
 
@@ -52,6 +58,7 @@ class Gatherer:
 
     def __init__(
         self,
+        api: KubeApi,
         *,
         inventory: Inventory,
         nodes: Nodes,
@@ -67,6 +74,7 @@ class Gatherer:
         settings: Settings,
         clock: Clock,
     ) -> None:
+        self._api = api
         self._inventory = inventory
         self._nodes = nodes
         self._halt = halt
@@ -102,6 +110,7 @@ class Gatherer:
         begins = state.phase is Phase.PENDING and self._reads(policy) and not policy.deleted
         way_back = await self._way_back.try_out(policy, workloads) if begins else {}
         nodes_away = await self._nodes.away(self._late_on((*workloads, *found.suspended)))
+        unseen = await self._unseen(key.namespace, state, found.suspended)
         # Nothing is awaited between this and the decision: two policies must not be given the same slots.
         return Observation(
             workloads=workloads,
@@ -119,6 +128,7 @@ class Gatherer:
             way_back=way_back,
             contested=found.contested,
             suspended=found.suspended,
+            unseen=unseen,
             nodes_away=nodes_away,
             unsupported=found.unsupported,
             writer=self._elector.identity,
@@ -169,6 +179,18 @@ class Gatherer:
         """Jobs that are to be resumed, each by itself: whatever selects them by now, and whoever else has their label."""
         found = (self._inventory.workload(namespace, record.uid) for _, record in sorted(state.suspensions.items()))
         return tuple(view for view in found if view is not None)
+
+    async def _unseen(self, namespace: str, state: State, seen: Iterable[WorkloadView]) -> frozenset[str]:
+        """Those that the caches lack and that are not gone: a watch may be behind what the last leader saw."""
+        missing = frozenset(record.uid for record in state.suspensions.values()) - {view.uid for view in seen}
+        if not missing:
+            return missing
+        try:
+            jobs = await self._api.list(JOBS, namespace)
+        except KubeError as error:
+            _LOG.warning("Jobs that were suspended cannot be read: %s", error, extra={"reason": error.reason})
+            return missing
+        return missing & {text(mapping(job.get("metadata")).get("uid")) for job in jobs if not finished(job)}
 
     def _unsupported(self, namespace: str, policy: Policy, state: State) -> tuple[str, ...]:
         """Of the policy's selector, and of the one in force, as with the workloads."""
@@ -227,8 +249,8 @@ def _outside(schedule: ScheduleSpec, now: float) -> Cause | None:
     try:
         opens = opens_at(schedule, now)
     except (KeyError, ValueError) as error:
-        text = f"spec.schedule.timeZone {schedule.time_zone!r} is not known ({type(error).__name__})"
-        return Cause(Reason.UNKNOWN_TIME_ZONE, bounded(text))
+        message = f"spec.schedule.timeZone {schedule.time_zone!r} is not known ({type(error).__name__})"
+        return Cause(Reason.UNKNOWN_TIME_ZONE, bounded(message))
     if opens is None:
         return None
     return Cause(Reason.OUTSIDE_SCHEDULE, f"the next window of spec.schedule opens at {format_time(opens)}")

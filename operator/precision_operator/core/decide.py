@@ -159,6 +159,7 @@ def _sight(facts: Facts, state: State) -> Sight:
         facts.now,
         certain=facts.observation.admission.enforced is True,
         nodes_away=facts.observation.nodes_away,
+        unseen=facts.observation.unseen,
     )
 
 

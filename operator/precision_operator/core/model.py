@@ -279,6 +279,8 @@ class Observation:
     """(key, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
     suspended: tuple[WorkloadView, ...] = ()
     """Jobs that the state records as suspended by us, each by itself; they may be among ``workloads`` too."""
+    unseen: frozenset[str] = frozenset()
+    """Uids of those of them that the caches lack, though the API server has them, or did not say."""
     unsupported: tuple[str, ...] = ()
     """Keys of what the selector matches and nothing here governs: its kind is not known. UNSUPPORTED_LIMIT at most."""
     nodes_away: frozenset[str] = frozenset()

@@ -14,7 +14,7 @@ from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, Phase, State, Suspension
 from precision_operator.core.evidence.confirmation import TURN_SHARE
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation, PromotionSlots
-from precision_operator.errors import Forbidden
+from precision_operator.errors import Forbidden, Unavailable
 from precision_operator.kube.port import JOBS, PODS, POLICIES
 from precision_operator.reasons import Reason
 from precision_operator.signals.service import WAKE_SECONDS
@@ -283,6 +283,26 @@ async def test_a_job_that_is_to_be_resumed_is_observed_by_itself_whatever_the_se
     selected = await rig.observe(policy(selector={"matchLabels": {"app": "ours"}}), suspended)
     assert [view.key for view in selected.workloads] == [key]
     assert [view.key for view in selected.suspended] == [key]
+
+
+async def test_a_recorded_job_that_the_caches_lack_is_asked_for_and_only_then() -> None:
+    rig = Rig("a")
+    job, ended = recorded("job-ours"), recorded("job-ours")
+    ended["metadata"] |= {"name": "ended", "uid": "ended"}
+    ended["status"]["conditions"] = [{"type": "Complete", "status": "True"}]
+    uid = str(job["metadata"]["uid"])
+    uids = (uid, "ended", "gone")
+    state = State(suspensions={f"batch/Job/{one}": Suspension(one, 1, 0.0) for one in uids})
+    rig.kube.put(JOBS, job)
+    rig.kube.put(JOBS, ended)
+    assert (await rig.observe(state=state)).unseen == {uid}
+    rig.kube.failing["list"] = Unavailable("away")
+    assert (await rig.observe(state=state)).unseen == set(uids), "what is not known is not dropped"
+    rig.kube.reads.clear()
+    rig.watch()
+    alone = replace(state, suspensions={"batch/Job/ours": Suspension(uid, 1, 0.0)})
+    assert (await rig.observe(state=alone)).unseen == set()
+    assert not [read for read in rig.kube.reads if read[1] == "jobs"]
 
 
 async def test_a_schedule_is_read_by_the_wall_clock_and_a_zone_that_does_not_exist_stops_nothing_else() -> None:

@@ -229,6 +229,17 @@ def test_a_job_that_is_suspended_again_under_a_deleted_policy_keeps_its_record_f
     assert (suspended(world), world.state.deletable) == (set(), True)
 
 
+def test_a_leader_whose_caches_lack_a_job_that_is_suspended_keeps_its_record_and_resumes_it_once_it_sees_it() -> None:
+    world = emergency(jobs())
+    world.step(5.0)
+    world.unlisted = {"job-1"}
+    world.run(12, 5.0)
+    assert (suspended(world), left_behind(world)) == ({"job-1"}, set())
+    world.unlisted = set()
+    world.run(6, 5.0)
+    assert (suspended(world), world.state.suspensions) == (set(), {})
+
+
 def test_an_assignment_cannot_be_deleted_by_a_person_while_it_records_a_suspended_job() -> None:
     world = emergency(jobs())
     world.unreachable = {"job-1"}

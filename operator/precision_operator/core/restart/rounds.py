@@ -56,6 +56,8 @@ class Sight:
     """New pods do get the assigned mode: only then is it worth to take away what came back in another one."""
     nodes_away: frozenset[str] = frozenset()
     """See :class:`~precision_operator.core.model.Observation`."""
+    unseen: frozenset[str] = frozenset()
+    """See there."""
 
 
 @dataclass(slots=True)
@@ -114,6 +116,8 @@ class Restarting:
         for key, record in self.recorded.items():
             if (job := jobs.get(record.uid)) is not None:
                 self._go_on(key, record, job, still_wanted.get(record.uid))
+            elif record.uid in self.sight.unseen:
+                self.suspensions[key] = record
         for key, restart in self.restarts.items():
             self._count(key, restart, seen.get(key))
 
