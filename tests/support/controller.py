@@ -100,7 +100,7 @@ class Controller:
         self.trainers: Trainers = over.trainers if over is not None else Trainers(self.kube, clock)
         if over is None:
             install_all(self.kube)
-        self.inventory = Inventory()
+        self.inventory = Inventory(clock=clock.monotonic)
         self.metrics = Metrics()
         self.restarts = Restarts(clock)
         self.promotions = Promotions(clock)

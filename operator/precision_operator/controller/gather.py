@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_operator.api.canary import Choice
 from precision_operator.api.policy import Policy, PolicyKey
@@ -105,12 +105,12 @@ class Gatherer:
         evaluation = self._latest(key, policy, state) if halted is None else None
         # The caches are read after the metrics: they are the fresher of the two.
         found = self._look(key, policy, state)
-        workloads = found.workloads
+        workloads, suspended = self._by_our_clock(found.workloads), self._by_our_clock(found.suspended)
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
         begins = state.phase is Phase.PENDING and self._reads(policy) and not policy.deleted
         way_back = await self._way_back.try_out(policy, workloads) if begins else {}
-        nodes_away = await self._nodes.away(self._late_on((*workloads, *found.suspended)))
-        unseen = await self._unseen(key.namespace, state, found.suspended)
+        nodes_away = await self._nodes.away(self._late_on((*workloads, *suspended)))
+        unseen = await self._unseen(key.namespace, state, suspended)
         # Nothing is awaited between this and the decision: two policies must not be given the same slots.
         return Observation(
             workloads=workloads,
@@ -127,7 +127,7 @@ class Gatherer:
             staging_nodes=staging_nodes,
             way_back=way_back,
             contested=found.contested,
-            suspended=found.suspended,
+            suspended=suspended,
             unseen=unseen,
             nodes_away=nodes_away,
             unsupported=found.unsupported,
@@ -169,6 +169,22 @@ class Gatherer:
         workloads = tuple(found[name] for name in sorted(found) if owners[name] == key)
         contested = tuple((name, owner.name) for name, owner in sorted(owners.items()) if owner != key)
         return workloads, matching, contested
+
+    def _by_our_clock(self, workloads: tuple[WorkloadView, ...]) -> tuple[WorkloadView, ...]:
+        """A pod's grace counts from when it was seen to go: the API server's clock may differ from ours, or be set."""
+        return tuple(
+            replace(view, pods=tuple(map(self._dated, view.pods)))
+            if any(pod.terminating for pod in view.pods)
+            else view
+            for view in workloads
+        )
+
+    def _dated(self, pod: PodView) -> PodView:
+        seen = self._inventory.told_to_go(pod.uid)
+        if seen is None:
+            return pod
+        began = round(self._clock.time() - (self._clock.monotonic() - seen))
+        return replace(pod, gone_by=began + pod.grace_seconds)
 
     def _late_on(self, workloads: Iterable[WorkloadView]) -> frozenset[str]:
         """Nodes with pods that should be gone."""

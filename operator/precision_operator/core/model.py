@@ -81,7 +81,7 @@ class PodView:
     """None of its containers has started yet: it waits for a node, an image, a quota."""
     terminating: bool = False
     gone_by: float = 0.0
-    """When the grace of a terminating pod ends; seconds since the epoch, by the API server's clock."""
+    """When the grace of a terminating pod ends; seconds since the epoch, by our clock: a wrong one must end no pod early."""
     grace_seconds: float = 0.0
     """Of its deletion: how long before ``gone_by`` it was asked to go."""
     finalizer: str = ""

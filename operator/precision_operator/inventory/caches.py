@@ -1,6 +1,7 @@
 """What the watches have reported, slim: no bodies."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from sys import intern
@@ -36,13 +37,16 @@ class Inventory:
     chatter costs nothing. One thread only.
     """
 
-    def __init__(self, *, namespaces: Sequence[str] = ()) -> None:
+    def __init__(self, *, namespaces: Sequence[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
         """``namespaces``: those that are watched, each with a list of its own; none: one list of the whole cluster."""
+        self._clock = clock
         self._scopes: frozenset[str | None] = frozenset(namespaces) or frozenset([None])
         self._namespaces: dict[str, Namespace] = {}
         self._synced: dict[Resource, set[str | None]] = {resource: set() for resource in WATCHED}
         self._going: list[set[str]] = []
         """For each list of pods that is under way: the uids of pods that went meanwhile."""
+        self._told_to_go: dict[str, float] = {}
+        """Uid of a terminating pod → when it was first seen to be one, by the monotonic clock."""
 
     def synced(self, resource: Resource) -> bool:
         """Whether a full list of the resource has been taken in, of every namespace that is watched."""
@@ -139,6 +143,10 @@ class Inventory:
         """The workload with this object, with its pods; None where it is not known."""
         return self._space(namespace).view(uid)
 
+    def told_to_go(self, pod_uid: str) -> float | None:
+        """When a terminating pod was first seen to be one, by the monotonic clock; None: it is none."""
+        return self._told_to_go.get(pod_uid)
+
     def unsupported(self, namespace: str, selector: Selector) -> tuple[str, ...]:
         """The keys of what the selector matches and no known kind controls, sorted."""
         return self._space(namespace).unsupported(selector)
@@ -192,6 +200,8 @@ class Inventory:
         pod = read_pod(body)
         if not pod.counts:
             self._pod_went(uid)
+        elif pod.view.terminating:
+            self._told_to_go.setdefault(uid, self._clock())
         bare = read_bare_pod(body) if pod.controller == uid else None
         changed = space.put_workload(PODS, bare) if bare is not None else space.drop_workload(uid)
         known = pod.controller == uid or space.controls(pod.controller)
@@ -212,6 +222,7 @@ class Inventory:
         return changed
 
     def _pod_went(self, uid: str) -> None:
+        self._told_to_go.pop(uid, None)
         for going in self._going:
             going.add(uid)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, Phase, State, Suspension
+from precision_operator.api.wire import format_time
 from precision_operator.core.evidence.confirmation import TURN_SHARE
+from precision_operator.core.leaving import MARGIN_SECONDS, late
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation, PromotionSlots
 from precision_operator.errors import Forbidden, Unavailable
 from precision_operator.kube.port import JOBS, PODS, POLICIES
@@ -303,6 +306,20 @@ async def test_a_recorded_job_that_the_caches_lack_is_asked_for_and_only_then() 
     alone = replace(state, suspensions={"batch/Job/ours": Suspension(uid, 1, 0.0)})
     assert (await rig.observe(state=alone)).unseen == set()
     assert not [read for read in rig.kube.reads if read[1] == "jobs"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 40.0, 3600.0, -3600.0], ids=["right", "ahead", "far ahead", "behind"])
+async def test_a_pod_is_late_by_the_time_since_it_was_seen_to_go_whatever_the_wall_clock_says(seconds: float) -> None:
+    rig = Rig("a")
+    body: Any = rig.kube.objects["pods", "default", "a-abc-1"]
+    body["metadata"]["deletionTimestamp"] = format_time(rig.wandering.time() + 30.0)
+    body["metadata"]["deletionGracePeriodSeconds"] = 30
+    rig.wandering.offset = seconds
+    for passed, expected in ((0.0, False), (30.0, False), (MARGIN_SECONDS + 1.0, True)):
+        rig.watch()
+        await rig.wandering.advance(passed)
+        ((pod,),) = [view.pods for view in (await rig.observe()).workloads]
+        assert late(pod, rig.wandering.time()) is expected
 
 
 async def test_a_schedule_is_read_by_the_wall_clock_and_a_zone_that_does_not_exist_stops_nothing_else() -> None:
