@@ -16,7 +16,7 @@ from precision_operator.workloads.requests import request_pod, suspend_job
 Write = RequestPod | DeletePod | EvictPod | SuspendJob | ResumeJob
 
 JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
-"""What the Job controller writes onto each pod of a Job."""
+"""What the Job controller writes onto each pod of a Job, unless the Job has a manual selector."""
 
 UNKNOWN_SECONDS = 30.0
 """After a suspension a budget's status may count the Job's pods for so long, until their deletion has reached it."""
@@ -123,13 +123,14 @@ class Disruptions:
 
     async def _pods(self, writes: Sequence[Write]) -> list[JsonObject]:
         """Read anew each time: what a budget allows changes with every pod that comes or goes."""
-        workload = writes[0].workload
+        workload, listed = writes[0].workload, list[JsonObject]()
+        names = {write.pod.name for write in writes if isinstance(write, EvictPod)}
         if isinstance(writes[0], SuspendJob):
             selector = f"{JOB_UID_LABEL}={workload.uid}"
-            return list(await self._api.list(PODS, workload.namespace, label_selector=selector))
-        names = [write.pod.name for write in writes if isinstance(write, EvictPod)]
-        found = await asyncio.gather(*(_there(self._api, workload.namespace, name) for name in names))
-        return [pod for pod in found if pod is not None]
+            listed += await self._api.list(PODS, workload.namespace, label_selector=selector)
+            names = {pod.name for pod in workload.pods} - set(map(_name, listed))
+        found = await asyncio.gather(*(_there(self._api, workload.namespace, name) for name in sorted(names)))
+        return [*listed, *(pod for pod in found if pod is not None)]
 
 
 def asks_budgets(write: Write) -> bool:
@@ -145,6 +146,10 @@ def _is_torn(writes: Sequence[Write], before: Sequence[JsonObject]) -> bool:
 
 def _uid(pod: JsonObject) -> str:
     return text(mapping(pod.get("metadata")).get("uid"))
+
+
+def _name(pod: JsonObject) -> str:
+    return text(mapping(pod.get("metadata")).get("name"))
 
 
 async def _there(api: KubeApi, namespace: str, name: str) -> JsonObject | None:

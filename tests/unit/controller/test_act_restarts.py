@@ -176,6 +176,22 @@ async def test_a_suspension_that_respects_budgets_waits_until_all_pods_of_the_jo
     assert (rig.suspended("train"), rig.actor.refused(KEY)) == (True, ())
 
 
+async def test_budgets_keep_the_pods_of_a_job_also_where_its_manual_selector_leaves_them_without_its_label() -> None:
+    rig = Rig()
+    rig.put_job("train")
+    put_pods(rig, "a", "b")
+    for name in "ab":
+        body: Any = rig.kube.objects["pods", "ns", name]
+        body["metadata"]["labels"].clear()
+    put_budget(rig, 1)
+    wanted = replace(suspension(respects_budgets=True), workload=replace(job(), pods=(pod("a"), pod("b"), pod("gone"))))
+    assert rig.reasons(await rig.act(wanted, state=GRADUAL)) == ["DisruptionBudget"]
+    assert not rig.suspended("train")
+    put_budget(rig, 2)
+    await rig.act(wanted, state=GRADUAL)
+    assert rig.suspended("train")
+
+
 async def test_a_suspension_that_respects_none_asks_none() -> None:
     rig = Rig()
     rig.put_job("train")
