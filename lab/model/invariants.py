@@ -103,7 +103,10 @@ class Checker(Writes):
                 fleet.short |= {name}
 
     def _held(self, fleet: Fleet, decision: Decision) -> None:
-        """I1: only a person's retry ends Held, with every prerequisite. I7: nor does anything else promote what was held."""
+        """I1: only a person's retry ends Held, with every prerequisite; no deadline of who is held moves later.
+
+        I7: nor does anything else promote what was held.
+        """
         before, after, spec = fleet.state, decision.state, fleet.policy.spec
         if (
             before.phase is Phase.HELD
@@ -123,6 +126,9 @@ class Checker(Writes):
                 self.report("I7", "what a rollback holds is released with its policy", before)
             fleet.lowered = frozenset()
             return
+        first, now = before.unacknowledged_alone, after.unacknowledged_alone
+        if first is not None and now is not None and now.deadline_at > first.deadline_at:
+            self.report("I1", "the deadline of a held workload that has not acknowledged moves later", before)
         for name in lowered:
             mode = after.assigned(fleet.workloads[name].key)
             if mode is None or is_safer(fleet.fallback_of(name), mode):
@@ -155,7 +161,10 @@ class Checker(Writes):
         """I5: before its verdict the canary alone is moved. I2: promoted is what was seen to fare better, or a command."""
         before, after = fleet.state, decision.state
         for action in decision.actions if after.by_canary else ():
-            if isinstance(action, RequestPod | DeletePod) and action.workload.key not in after.canary:
+            if isinstance(action, RequestPod | DeletePod) and action.workload.key not in {
+                *after.canary,
+                *after.held_keys,
+            }:
                 if action.pod.effective_mode is not after.assigned(action.workload.key):
                     continue  # brought into the mode that it is assigned: somebody else had changed it
                 self.report("I5", "more than the rollback canary is moved before its verdict", before)

@@ -95,6 +95,9 @@ _PROMOTED = _times(16)
 _BROKEN = (*_PROMOTED, Event("breach", "a", "nonFinite"), Event("breach", "b", "nonFinite"), PASS, PASS)
 
 
+_ALONE = (*_PROMOTED, Event("unresponsive", "a"), Event("breach", "a", "nonFinite"), *_times(2))
+
+
 _MITIGATING = (*_PROMOTED, Event("mild", "a"), *_times(4))
 _IN_BF16 = (*_MITIGATING, *_times(7))
 
@@ -136,7 +139,14 @@ def scenarios() -> tuple[Scenario, ...]:
             "crashes",
             _start(names="abc", literal="", groups="a"),
             frozenset({"breach", "heal", "unresponsive", "crash", "stale", "zombie", "retry", "abort", "clock"}),
-            {"fresh": (), "moving": _times(2), "healthy": _PROMOTED, "rolling back": _BROKEN},
+            {
+                "fresh": (),
+                "moving": _times(2),
+                "healthy": _PROMOTED,
+                "held alone": (Event("edit", choice="one by one"), *_ALONE),
+                "rolling back": _BROKEN,
+            },
+            {"one by one": {"rollback": {**_ROLLBACK, "fleetMinimum": 3, "fleetShare": 1.0}}},
         ),
         Scenario(
             "admission",

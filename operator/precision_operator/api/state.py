@@ -285,6 +285,12 @@ class State:
         return bool(self.held) and self.phase not in (Phase.PENDING, Phase.ROLLING_BACK, Phase.HELD)
 
     @property
+    def unacknowledged_alone(self) -> Incident | None:
+        """The incident of the workloads that are held by themselves, until all of them have acknowledged."""
+        incident = self.incident
+        return incident if self.alone and incident is not None and incident.last_ack_at is None else None
+
+    @property
     def returning(self) -> bool:
         """Trainers are on their way to the fallback: a retry ends that, however many of them had acknowledged it."""
         unanswered = self.phase is Phase.HELD and self.incident is not None and self.incident.last_ack_at is None

@@ -21,7 +21,7 @@ from precision_operator.core.promotion.checks.chain import first_closed
 from precision_operator.core.promotion.regression import compared, goes_on, newly_shown, regressed, regression
 from precision_operator.core.rollback.alone import follow_held, hold, retried
 from precision_operator.core.rollback.triggers import find_trigger
-from precision_operator.core.rollback.whole import begin_rollback, into_fallback
+from precision_operator.core.rollback.whole import begin_rollback, into_fallback, overdue
 from precision_operator.reasons import Cause, Reason
 
 
@@ -81,7 +81,7 @@ def assigned(facts: Facts, *, escalate: bool = False, force: bool = False) -> tu
 
     Those that were rolled back by themselves are restarted where they do not answer.
     """
-    held = facts.state.back_keys
+    held, late = facts.state.back_keys, overdue(facts)
     members = frozenset(facts.state.members) - held
     found = {w.key for w, _ in facts.fleet.residual}
     desired = []
@@ -92,8 +92,8 @@ def assigned(facts: Facts, *, escalate: bool = False, force: bool = False) -> tu
         elif key in found:
             desired.append(Desired(workload, facts.state.modes[key], delivery))
         else:
-            late = key in held
-            desired.append(into_fallback(facts, workload, delivery, escalate=escalate and late, force=force and late))
+            due = key in late
+            desired.append(into_fallback(facts, workload, delivery, escalate=escalate and due, force=force and due))
     return tuple(desired)
 
 

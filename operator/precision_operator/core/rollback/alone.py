@@ -10,7 +10,7 @@ from precision_operator.core.mitigation.ladder import ended
 from precision_operator.core.rollback.followup import Followed, follow
 from precision_operator.core.rollback.retry import reenabled
 from precision_operator.core.rollback.triggers import Trigger
-from precision_operator.core.rollback.whole import new_incident
+from precision_operator.core.rollback.whole import joined, new_incident
 from precision_operator.reasons import Cause, Reason
 
 
@@ -20,6 +20,7 @@ def hold(facts: Facts, trigger: Trigger) -> State:
     held = {h.key: h for h in state.held}
     for key in trigger.workloads:
         held.setdefault(key, HeldWorkload(key, trigger.reason, facts.now))
+    before, incident = state.unacknowledged_alone, new_incident(facts, trigger)
     return replace(
         state,
         phase=Phase.DEGRADED if state.phase is Phase.HEALTHY else state.phase,
@@ -27,9 +28,9 @@ def hold(facts: Facts, trigger: Trigger) -> State:
         message=trigger.message,
         held=tuple(sorted(held.values(), key=lambda h: h.key)),
         mitigations=ended(state, frozenset(held)),
-        breached=trigger.workloads,
+        breached=tuple(sorted({*trigger.workloads, *(state.breached if before is not None else ())})),
         poisoned=tuple(sorted({*trigger.poisoned, *(frozenset(state.poisoned) & state.held_keys)})),
-        incident=new_incident(facts, trigger),
+        incident=joined(before, incident) if before is not None else incident,
         evidence_since=None,
     )
 

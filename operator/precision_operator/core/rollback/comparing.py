@@ -35,11 +35,11 @@ _REASONS = {
 
 
 def canary_first(facts: Facts, everything: Iterable[Desired]) -> tuple[Desired, ...]:
-    """The canary alone; what it asks of it is asked as in a gradual rollback."""
-    inside = frozenset(facts.state.canary)
-    incident = facts.state.incident
+    """The canary, asked as in a gradual rollback; and, to keep them there, those that were held alone before."""
+    inside, incident, everything = frozenset(facts.state.canary), facts.state.incident, tuple(everything)
     own = [desired for desired in everything if desired.workload.key in inside]
-    return under_way(facts, incident, own) if incident is not None else ()
+    before = (desired for desired in everything if desired.workload.key in facts.state.held_keys - inside)
+    return (*under_way(facts, incident, own), *before) if incident is not None else ()
 
 
 def compare(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -> Outcome:

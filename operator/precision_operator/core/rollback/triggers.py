@@ -48,11 +48,19 @@ def find_trigger(facts: Facts) -> Trigger | None:
         return gradual
     breaches = [f for f in standing(facts) if not spared(facts, f)]
     found = _from_breaches(facts, breaches) if breaches else _no_data(facts)
+    if found is not None and found.strategy is Strategy.CANARY and _comes_first(facts):
+        found = None
     if found is None or gradual is None:
         return found or gradual
     # What a person asked for reaches the whole fleet, also where the evidence alone would not, and without a canary.
     strategy = Strategy.GRADUAL if found.strategy is Strategy.CANARY else found.strategy
     return replace(found, scope=Scope.FLEET, strategy=strategy, command=gradual.command)
+
+
+def _comes_first(facts: Facts) -> bool:
+    """What is held alone is brought into the fallback before a canary is compared, unless its promise is broken anyway."""
+    incident = facts.state.unacknowledged_alone
+    return incident is not None and facts.now <= incident.deadline_at + facts.spec.rollback.ack_timeout_seconds
 
 
 def _whole_fleet(facts: Facts, asked: Answer, command: Command) -> Trigger:

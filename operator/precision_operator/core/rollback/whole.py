@@ -50,6 +50,23 @@ def _deadline(facts: Facts, trigger: Trigger) -> float:
     return round(trigger.detected_at + facts.spec.rollback.deadlines_seconds[trigger.severity], 3)
 
 
+def joined(before: Incident, incident: Incident) -> Incident:
+    """The unacknowledged incident of workloads that are held alone, when others join them.
+
+    As in one of the fleet neither severity nor urgency falls, and no deadline moves later.
+    """
+    graver = incident if incident.severity < before.severity else before
+    return replace(
+        before,
+        severity=graver.severity,
+        strategy=max(before.strategy, incident.strategy, key=_URGENCY.index),
+        reason=graver.reason,
+        message=graver.message,
+        workloads=tuple(sorted({*before.workloads, *incident.workloads}))[:NAMES_LIMIT],
+        deadline_at=min(before.deadline_at, incident.deadline_at),
+    )
+
+
 def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
     """Assign the fleet, or its canary, the fallback, and ask for it in the same pass."""
     canary = choose(facts, trigger) if trigger.strategy is Strategy.CANARY else ()
@@ -152,6 +169,12 @@ def into_fallback(facts: Facts, workload: WorkloadView, delivery: Delivery, *, e
 def in_our_hands(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView, Delivery]]:
     """Those of these workloads whose pods can be moved."""
     return [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in keys]
+
+
+def overdue(facts: Facts) -> frozenset[str]:
+    """Keys of the workloads held alone that had their own time to acknowledge: others may have joined a moment ago."""
+    patience = facts.spec.rollback.ack_timeout_seconds
+    return frozenset(h.key for h in facts.state.held if not 0 <= facts.now - h.since <= patience)
 
 
 def held_alone(

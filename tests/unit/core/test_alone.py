@@ -1,0 +1,101 @@
+"""Workloads that are rolled back by themselves, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from lab.model.policies import FAST, policy
+from lab.model.world import World
+from precision_operator.api.modes import Mode
+from precision_operator.api.state import Phase
+from precision_operator.core.model import RestartBy
+from tests.support.fleets import NAN, SLOW, change, held_names, incident_of, until
+from tests.support.rollbacks import QUICK
+
+HOT = tuple(f"hot-{index:02}" for index in range(16))
+PATIENT = {**QUICK, "gradual": {"sustain": "15s"}}
+
+
+def healthy(**rollback: object) -> World:
+    """Sixteen hot workloads that train in FP16, and are guarded there."""
+    rules = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}, "rollback": {**PATIENT, **rollback}}
+    world = World(policy(**rules))
+    for name in HOT:
+        world.add(name, mode=Mode.FP16)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+    return world
+
+
+def one_unresponsive(**rollback: object) -> World:
+    """One of them is held in an emergency, and takes no request."""
+    world = healthy(**rollback)
+    world.bad, world.unresponsive = {"hot-00": NAN}, {"hot-00"}
+    until(world, lambda w: held_names(w) == {"hot-00"})
+    return world
+
+
+def out_of_fp16(world: World) -> float:
+    """When that one trains in the fallback, in the world's seconds."""
+    until(world, lambda w: "hot-00" in w.really_in(Mode.FP32), seconds=5.0)
+    return world.now
+
+
+def slow(world: World, names: Iterable[str]) -> World:
+    """These train at half the speed of FP32 besides."""
+    world.bad |= dict.fromkeys(names, SLOW)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("rules", "others"),
+    [({}, HOT[5:6]), ({"strategies": {"P2": "Canary"}}, HOT[5:11])],
+    ids=["one that is held too", "so many that a canary begins"],
+)
+def test_a_second_milder_breach_does_not_slow_down_an_unacknowledged_one(
+    rules: dict[str, object], others: tuple[str, ...]
+) -> None:
+    alone = out_of_fp16(one_unresponsive(**rules))
+    assert out_of_fp16(slow(one_unresponsive(**rules), others)) == alone
+
+
+def test_a_second_milder_breach_leaves_severity_urgency_and_deadline_of_an_unacknowledged_one_as_they_are() -> None:
+    world = one_unresponsive()
+    before, first = incident_of(world), world.state.incident
+    until(slow(world, HOT[5:6]), lambda w: len(w.state.held) == 2)
+    assert first is not None
+    assert world.state.incident is not None
+    assert (incident_of(world), world.state.incident.deadline_at) == (before, first.deadline_at)
+    assert set(world.state.incident.workloads) == {"hot-00", "hot-05"}
+
+
+def test_a_workload_that_joins_an_unacknowledged_incident_has_its_own_time_to_acknowledge() -> None:
+    world = one_unresponsive()
+    change(world, "hot-00", restart_by=RestartBy.NEVER)
+    until(world, lambda w: w.state.incident is not None and w.state.incident.escalated, seconds=5.0)
+    world.unresponsive |= {"hot-05"}
+    until(slow(world, HOT[5:6]), lambda w: len(w.state.held) == 2)
+    world.step(1.0)
+    world.unresponsive -= {"hot-05"}
+    world.run(10, 5.0)
+    assert "hot-05" in world.really_in(Mode.FP32)
+    assert "hot-05" not in world.restarts
+
+
+def test_a_canary_begins_once_what_is_held_in_an_emergency_has_acknowledged() -> None:
+    world = slow(one_unresponsive(strategies={"P2": "Canary"}), HOT[5:11])
+    until(world, lambda w: w.state.by_canary, seconds=5.0)
+    assert "hot-00" in world.really_in(Mode.FP32)
+
+
+def test_a_canary_begins_where_an_emergency_has_missed_its_deadline_and_keeps_after_what_is_held() -> None:
+    world = one_unresponsive(strategies={"P2": "Canary"})
+    change(world, "hot-00", restart_by=RestartBy.NEVER)
+    until(slow(world, HOT[5:11]), lambda w: w.state.by_canary, seconds=5.0)
+    assert "hot-00" in world.really_in(Mode.FP16)
+    world.unresponsive, world.bypassed = set(), True
+    world.replace_pods("hot-00")
+    world.bypassed = False
+    world.run(3)
+    assert "hot-00" in world.really_in(Mode.FP32)
