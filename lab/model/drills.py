@@ -13,7 +13,7 @@ from lab.model.invariants import GUARDED, MOVING, Checker
 from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.modes import Mode, at_least_as_safe, is_safer
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Strategy
+from precision_operator.api.spec import Delivery, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.contract import RETRY
 from precision_operator.core.restart.rounds import ROUNDS
@@ -43,8 +43,8 @@ class Drills:
 
     def run(self, fleet: Fleet, checker: Checker, kinds: frozenset[str]) -> None:
         """Every drill that applies to this state, and to what the scenario knows."""
-        if fleet.gone:
-            return
+        if fleet.gone or fleet.policy.spec.delivery is Delivery.NEW_ONLY:
+            return  # its pods change when their owners replace them: what is safe is checked, and nothing comes to rest
         self._once(converge, fleet, checker)
         self._once(answer, fleet, checker)
         if kinds & {"unresponsive", "scale"}:
@@ -335,6 +335,8 @@ def delete(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     suspended = bool(now.state.suspensions)
     now.metrics_away = not rolling
     now.delete_policy()
+    if now.policy.spec.delivery is Delivery.NEW_ONLY:
+        return  # as the assignment has kept it: its rollback ends with the pods
     key = fingerprint(now)
     if key in known:
         return

@@ -112,6 +112,8 @@ EDITS: Mapping[str, Callable[[Edited], None]] = {
     "`target: bf16`": _written(target="bf16"),
     "`fallback: bf16`": _written(fallback="bf16"),
     "`strategies: {P1: Gradual}`": _written(rollback={"strategies": {"P1": "Gradual"}}),
+    "`delivery: NewOnly`": _written(delivery="NewOnly"),
+    "`delivery: Hot`": _written(delivery="Hot"),
     "`suspend: true`": _written(suspend=True),
     "suspended, then resumed": _interrupted,
     "assignment deleted": lambda world: world.lose_assignment(),

@@ -220,10 +220,17 @@ def scenarios() -> tuple[Scenario, ...]:
                 {"breach", "heal", "unobservable", "bypass", "drain", "crash", "abort", "edit"}
                 | {"delete-policy", "recreate-policy", "lose"}
             ),
-            {"fresh": (), "adopted": _times(2), "healthy": _PROMOTED, "rolling back": _BROKEN},
+            {
+                "fresh": (),
+                "adopted": _times(2),
+                "healthy": _PROMOTED,
+                "rolling back": _BROKEN,
+                "new only": (*_PROMOTED, Event("edit", choice="new only"), Event("abort"), *_times(2)),
+            },
             {
                 "selector": _ONE_PART,
                 "hold": {"deletionPolicy": "Hold"},
+                "new only": {"delivery": "NewOnly"},
             },
         ),
         Scenario(

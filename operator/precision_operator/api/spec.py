@@ -90,8 +90,8 @@ class PolicySpec:
             "How running pods are moved ({default}); new pods get the assigned mode from admission in any case. Hot: they "
             "read the request and change at a step boundary, without a restart. Restart: they are asked for a checkpoint "
             "and taken away, and their controller makes new ones; a Job is suspended until it has no pods, and resumed. "
-            "NewOnly: they finish as they are. Auto: Hot where the workload carries the contract, else Restart. Bare pods, "
-            "and Jobs whose manifest states suspend, are never restarted."
+            "NewOnly: they finish as they are, and a rollback lasts until they have. Auto: Hot where the workload carries "
+            "the contract, else Restart. Bare pods, and Jobs whose manifest states suspend, are never restarted."
         ),
     ] = Delivery.AUTO
     unit: Annotated[

@@ -117,6 +117,13 @@ class Fleet:
         )
 
     @cached_property
+    def stranded(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
+        """Stuck workloads that cannot be asked either: how they train is their owners' affair, and still matters."""
+        asked = {w.key for w, _ in self.rescuable}
+        left = self.stuck_keys - asked
+        return tuple((w, Delivery.NEW_ONLY) for w in self.workloads if w.key in left)
+
+    @cached_property
     def hot_members(self) -> frozenset[str]:
         """Keys of those of the cohort that a request reaches."""
         return frozenset(w.key for w, delivery in self.members if delivery is Delivery.HOT)

@@ -10,7 +10,7 @@ from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.rollback.followup import follow
-from precision_operator.core.rollback.whole import held_alone, in_our_hands, rolling_back
+from precision_operator.core.rollback.whole import awaited, held_alone, rolling_back
 from precision_operator.reasons import Reason
 
 
@@ -114,6 +114,6 @@ def _keep(facts: Facts, state: State) -> Outcome:
     incident = state.incident
     if incident is None or incident.last_ack_at is not None:
         return Outcome(state, held_alone(facts, state.held_keys))
-    followed = follow(facts, incident, in_our_hands(facts, state.held_keys))
+    followed = follow(facts, incident, awaited(facts, state.held_keys))
     desired = held_alone(facts, state.held_keys, escalate=followed.escalate, force=followed.force)
     return Outcome(replace(state, incident=followed.incident), desired, notices=followed.notices)

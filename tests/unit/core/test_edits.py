@@ -8,7 +8,7 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
-from tests.support.fleets import NAN, answer, condition, fleet, held_names, promoted, respec, until
+from tests.support.fleets import NAN, answer, condition, fleet, held_names, phase_of, promoted, respec, until
 from tests.support.rollbacks import by_canary, compared
 
 EVERYBODY = {*(f"hot-{index}" for index in range(5)), "literal"}
@@ -142,20 +142,22 @@ def test_a_policy_for_new_pods_only_asks_no_running_pod_and_promotes_on_those_th
     assert (member in world.really_in(Mode.FP16), world.state.step_index > 0) == (True, True)
 
 
-def test_a_rollback_of_new_pods_only_is_over_when_it_is_decided_and_leaves_running_pods_to_their_owners() -> None:
+def test_a_rollback_of_new_pods_only_leaves_running_pods_to_their_owners_and_is_over_when_those_have_replaced_them() -> (
+    None
+):
     world = new_only()
     for name in world.workloads:
         world.replace_pods(name)
     world.run(3)
     answer(world, "abort")
     world.run(4)
-    assert (world.state.phase, world.state.modes, world.writes) == (Phase.HELD, {}, 0)
+    assert (world.state.phase, world.state.modes, world.writes) == (Phase.ROLLING_BACK, {}, 0)
     running = world.really_in(Mode.FP16)
     assert running
     for name in running:
         world.replace_pods(name)
     world.run(3)
-    assert world.really_in(Mode.FP32) == EVERYBODY
+    assert (phase_of(world), world.really_in(Mode.FP32)) == (Phase.HELD, EVERYBODY)
 
 
 def test_a_delivery_that_is_edited_counts_from_the_next_pass_on() -> None:

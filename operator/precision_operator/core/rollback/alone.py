@@ -10,7 +10,7 @@ from precision_operator.core.mitigation.ladder import ended
 from precision_operator.core.rollback.followup import Followed, follow
 from precision_operator.core.rollback.retry import reenabled
 from precision_operator.core.rollback.triggers import Trigger
-from precision_operator.core.rollback.whole import joined, new_incident
+from precision_operator.core.rollback.whole import awaited, joined, new_incident
 from precision_operator.reasons import Cause, Reason
 
 
@@ -40,8 +40,7 @@ def follow_held(facts: Facts) -> Followed | None:
     incident, held = facts.state.incident, facts.state.held_keys
     if not held or incident is None:
         return None
-    back = [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in held]
-    followed = follow(facts, incident, back)
+    followed = follow(facts, incident, awaited(facts, held))
     # Whose acknowledgement was seen and is missing later is unobservable, not unresponsive: it is not restarted.
     escalate = followed.escalate and incident.last_ack_at is None
     return replace(followed, escalate=escalate, force=followed.force and escalate)

@@ -44,7 +44,8 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     late = not patient and (exceeded or not unreadable(facts))
     waiting = [(w, p) for w, p in not_in_fallback(facts, workloads) if not (late and _crashes(facts, w, p))]
     text = names([w.name for w, _ in waiting])
-    if all(progress.requested for _, progress in waiting) and incident.last_patch_at is None:
+    untouched = {w.key for w, delivery in workloads if delivery is Delivery.NEW_ONLY}
+    if all(progress.requested for w, progress in waiting if w.key not in untouched) and incident.last_patch_at is None:
         incident = replace(incident, last_patch_at=facts.now)
     if not waiting:
         if incident.last_ack_at is None:
@@ -53,8 +54,8 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     notices: tuple[Notify, ...] = ()
     if late and not incident.escalated:
         incident = replace(incident, escalated=True)
-        fixed = [w.name for w, _ in waiting if w.restart_by is RestartBy.NEVER]
-        rest = [w.name for w, _ in waiting if w.restart_by is not RestartBy.NEVER]
+        fixed = [w.name for w, _ in waiting if w.key in untouched or w.restart_by is RestartBy.NEVER]
+        rest = [w.name for w, _ in waiting if w.name not in fixed]
         said = [f"restarting {names(rest)}"] if rest else []
         said += [f"{names(fixed)} cannot be restarted: end their pods by hand"] if fixed else []
         notices = (Notify(Reason.ROLLBACK_ESCALATED, f"no acknowledgement from {text}: {'; '.join(said)}"),)
@@ -63,6 +64,9 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
         message = f"Prometheus gives no answer: whether {text} train in {facts.spec.fallback} is not known"
     else:
         message = f"waiting for the trainers of {text} to report {facts.spec.fallback}"
+    owners = names([w.name for w, _ in waiting if w.key in untouched])
+    if owners:
+        message += f"; nothing here restarts {owners}: end their pods by hand"
     if exceeded and not any(c.reason == reason for c in facts.state.conditions if c.type == "Progressing"):
         notices += (Notify(reason, message),)
     return Followed(incident, late, exceeded, Cause(reason, message), notices)
@@ -117,11 +121,11 @@ def _only_blocked(facts: Facts, workload: WorkloadView, delivery: Delivery) -> b
 
 
 def not_in_fallback(facts: Facts, workloads: Movable) -> list[tuple[WorkloadView, Progress]]:
-    """Workloads that have not acknowledged the fallback."""
+    """Workloads that have not acknowledged the fallback: those, too, of which only new pods will be in it."""
     progress = [
-        (workload, facts.progress(workload, accepted_modes(facts.fallback_of(workload), rollback=True), delivery))
+        (workload, facts.progress(workload, accepted_modes(facts.fallback_of(workload), rollback=True), by))
         for workload, delivery in workloads
-        if delivery is not Delivery.NEW_ONLY
+        for by in [Delivery.RESTART if delivery is Delivery.NEW_ONLY else delivery]
     ]
     return [(workload, found) for workload, found in progress if not found.acknowledged]
 

@@ -177,6 +177,12 @@ def overdue(facts: Facts) -> frozenset[str]:
     return frozenset(h.key for h in facts.state.held if not 0 <= facts.now - h.since <= patience)
 
 
+def awaited(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView, Delivery]]:
+    """Those of these workloads whose acknowledgement counts: also what nothing can move, while it trains in less."""
+    stranded = ((w, d) for w, d in facts.fleet.stranded if w.key in keys and facts.reduced(w))
+    return [*in_our_hands(facts, keys), *stranded]
+
+
 def held_alone(
     facts: Facts, keys: Container[str], *, escalate: bool = False, force: bool = False
 ) -> tuple[Desired, ...]:
@@ -284,4 +290,4 @@ def _start_again(state: State, asked: Answer) -> Outcome:
 def _concerned(facts: Facts) -> list[tuple[WorkloadView, Delivery]]:
     """Workloads that were moved, or are less safe than the fallback."""
     moved = frozenset(facts.state.members)
-    return [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in moved or facts.reduced(w)]
+    return awaited(facts, {w.key for w in facts.workloads if w.key in moved or facts.reduced(w)})
