@@ -302,6 +302,11 @@ class State:
         return frozenset(h.key for h in self.held)
 
     @property
+    def awaited_keys(self) -> frozenset[str]:
+        """Those of them that the newest incident is about: what was held before it has acknowledged."""
+        return self.held_keys.intersection(self.breached)
+
+    @property
     def drilled(self) -> frozenset[str]:
         """The workloads that a drill in progress has in the fallback, though they are members."""
         drill = self.last_drill

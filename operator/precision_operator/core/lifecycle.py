@@ -114,6 +114,6 @@ def _keep(facts: Facts, state: State) -> Outcome:
     incident = state.incident
     if incident is None or incident.last_ack_at is not None:
         return Outcome(state, held_alone(facts, state.held_keys))
-    followed = follow(facts, incident, awaited(facts, state.held_keys))
+    followed = follow(facts, incident, awaited(facts, state.awaited_keys))
     desired = held_alone(facts, state.held_keys, escalate=followed.escalate, force=followed.force)
     return Outcome(replace(state, incident=followed.incident), desired, notices=followed.notices)

@@ -99,3 +99,29 @@ def test_a_canary_begins_where_an_emergency_has_missed_its_deadline_and_keeps_af
     world.bypassed = False
     world.run(3)
     assert "hot-00" in world.really_in(Mode.FP32)
+
+
+def test_a_workload_that_acknowledged_long_ago_and_falls_silent_is_not_restarted_for_another_one() -> None:
+    world = healthy()
+    world.bad = {"hot-00": NAN}
+    until(world, lambda w: w.state.incident is not None and w.state.incident.last_ack_at is not None)
+    world.unobservable = {"hot-00"}
+    world.bad |= {"hot-05": NAN}
+    until(world, lambda w: len(w.state.held) == 2)
+    world.run(100, 5.0)
+    assert world.restarts == {}
+    assert world.state.incident is not None
+    assert world.state.incident.last_ack_at is not None
+
+
+def test_without_its_policy_too_only_what_has_not_acknowledged_is_restarted() -> None:
+    world = healthy()
+    world.bad = {"hot-00": NAN}
+    until(world, lambda w: w.state.incident is not None and w.state.incident.last_ack_at is not None)
+    world.unobservable, world.unresponsive = {"hot-00"}, {"hot-05"}
+    world.bad |= {"hot-05": NAN}
+    until(world, lambda w: len(w.state.held) == 2)
+    change(world, "hot-05", restart_by=RestartBy.NEVER)
+    world.delete_policy()
+    world.run(100, 5.0)
+    assert world.restarts == {}

@@ -37,10 +37,10 @@ def hold(facts: Facts, trigger: Trigger) -> State:
 
 def follow_held(facts: Facts) -> Followed | None:
     """Those that are held: acknowledged, escalated; None where there are none, or nothing is known of why."""
-    incident, held = facts.state.incident, facts.state.held_keys
-    if not held or incident is None:
+    incident = facts.state.incident
+    if not facts.state.held or incident is None:
         return None
-    followed = follow(facts, incident, awaited(facts, held))
+    followed = follow(facts, incident, awaited(facts, facts.state.awaited_keys))
     # Whose acknowledgement was seen and is missing later is unobservable, not unresponsive: it is not restarted.
     escalate = followed.escalate and incident.last_ack_at is None
     return replace(followed, escalate=escalate, force=followed.force and escalate)

@@ -172,9 +172,10 @@ def in_our_hands(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView,
 
 
 def overdue(facts: Facts) -> frozenset[str]:
-    """Keys of the workloads held alone that had their own time to acknowledge: others may have joined a moment ago."""
+    """Keys of the awaited workloads that had their own time to acknowledge: others may have joined a moment ago."""
     patience = facts.spec.rollback.ack_timeout_seconds
-    return frozenset(h.key for h in facts.state.held if not 0 <= facts.now - h.since <= patience)
+    late = frozenset(h.key for h in facts.state.held if not 0 <= facts.now - h.since <= patience)
+    return late & facts.state.awaited_keys
 
 
 def awaited(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView, Delivery]]:
@@ -186,8 +187,12 @@ def awaited(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView, Deli
 def held_alone(
     facts: Facts, keys: Container[str], *, escalate: bool = False, force: bool = False
 ) -> tuple[Desired, ...]:
-    """These in the fallback, and nothing of all others."""
-    return tuple(into_fallback(facts, w, d, escalate=escalate, force=force) for w, d in in_our_hands(facts, keys))
+    """These in the fallback, and nothing of all others. Restarted is of them who is overdue."""
+    late = overdue(facts)
+    return tuple(
+        into_fallback(facts, w, d, escalate=escalate and w.key in late, force=force and w.key in late)
+        for w, d in in_our_hands(facts, keys)
+    )
 
 
 def rolling_back(facts: Facts) -> Outcome:
