@@ -21,10 +21,11 @@ from tests.support.side_by_side import LITERAL, reported, requested, side_by_sid
 FAULTY = HOT[:2]
 AT_ONCE: Json = {"steps": [{"setWeight": 100}]}
 SPEED_APART: Json = {"criteria": NO_SPEED, "strategy": AT_ONCE}
-# A mild breach must stand for longer than the window, so that a start is none.
+SUSTAIN_SECONDS = 6
+"""A mild breach must stand for longer than the window, so that a start is none."""
 NO_WINDOW: Json = {"overflow": {"window": "0s"}, "speed": {"window": "0s"}}  # what comes before: test_mitigation.py
 MILD: Json = {
-    "rollback": {"gradual": {"sustain": "6s", "inFlight": "3s"}, "mitigation": NO_WINDOW},
+    "rollback": {"gradual": {"sustain": f"{SUSTAIN_SECONDS}s", "inFlight": "3s"}, "mitigation": NO_WINDOW},
     "strategy": AT_ONCE,
 }
 
@@ -47,9 +48,9 @@ TRIGGERS = {
     "non-finite": Trigger(Fault(non_finite=0.2), "LossNotFinite", "P0", "Emergency", 300, True, SPEED_APART),
     "overflow": Trigger(Fault(overflow=0.5), "OverflowRateHigh", "P1", "Emergency", 900, False, SPEED_APART),
     "divergence": Trigger(Fault(divergence=0.4), "LossDiverged", "P1", "Emergency", 900, True, SPEED_APART),
-    "speed": Trigger(Fault(speed=0.5), "TrainingSlow", "P2", "Gradual", 1800, False, MILD),
+    "speed": Trigger(Fault(speed=0.5), "TrainingSlow", "P2", "Gradual", 1800 + SUSTAIN_SECONDS, False, MILD),
     "mild-overflow": Trigger(
-        Fault(overflow=0.2), "OverflowRateHigh", "P2", "Gradual", 1800, False, {**SPEED_APART, **MILD}
+        Fault(overflow=0.2), "OverflowRateHigh", "P2", "Gradual", 1800 + SUSTAIN_SECONDS, False, {**SPEED_APART, **MILD}
     ),
 }
 

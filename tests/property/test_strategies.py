@@ -269,3 +269,24 @@ def test_a_slow_fleet_that_falls_silent_is_not_rolled_back_by_the_silence() -> N
     world.metrics_away = False
     world.run(2)
     assert world.state.phase in ROLLED_BACK
+
+
+@pytest.mark.parametrize(
+    ("rules", "values"),
+    [
+        ({"strategies": {"P0": "Gradual"}}, NAN),
+        ({"strategies": {"P1": "Gradual"}, "gradual": {"sustain": "15m"}}, OVERFLOWS),
+        ({"gradual": {"sustain": "40m"}}, {Signal.SPEED: 0.5}),
+    ],
+    ids=["P0", "P1", "P2"],
+)
+def test_a_gradual_rollback_of_any_severity_begins_with_one_batch(
+    rules: dict[str, object], values: dict[Signal, float]
+) -> None:
+    world = promoted(rollback={"mitigation": {"speed": {"window": "0s"}}, **rules})
+    world.bad = dict.fromkeys(world.workloads, values)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
+    assert incident_of(world)[1] is Strategy.GRADUAL
+    assert len(world.really_in(Mode.FP16)) == len(world.workloads) - 1
+    assert world.state.incident is not None
+    assert world.now < world.state.incident.deadline_at

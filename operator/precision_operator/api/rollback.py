@@ -104,7 +104,8 @@ class RollbackSpec:
     deadlines_seconds: Annotated[
         Mapping[Severity, float],
         Field(
-            "Time from the breach until the last workload acknowledged, by severity. A miss is reported and escalated.",
+            "Time from the breach until the last workload acknowledged, by severity; where it is answered gradually, from "
+            "when the breach has stood for gradual.sustain. A miss is reported and escalated.",
             name="deadlines",
             items=Duration("Deadline of a {key} rollback ({default}).", least="1s", most="24h"),
         ),

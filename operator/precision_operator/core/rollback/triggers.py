@@ -35,6 +35,8 @@ class Trigger:
     """Keys of those whose weights are to be taken back to a healthy checkpoint."""
     command: Command | None = None
     """What a person gave for it; None: nobody did."""
+    due_from: float | None = None
+    """From when on its deadline counts, in seconds since the epoch; None: from its detection."""
 
 
 def find_trigger(facts: Facts) -> Trigger | None:
@@ -97,7 +99,9 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
     else:
         scope = Scope.WORKLOAD
         breached = {f.key: f.name for f in standing}
-    criterion = facts.spec.criterion(worst.signal)
+    criterion, strategy = facts.spec.criterion(worst.signal), rollback.strategies[severity]
+    detected_at = min(_since(facts, f) for f in standing if f.severity is severity)
+    sustained_at = min(f.since for f in standing if f.severity is severity) + rollback.gradual.sustain_seconds
     level = criterion.enter if worst.severity is criterion.severity or criterion.warn is None else criterion.warn
     return Trigger(
         severity=severity,
@@ -107,9 +111,11 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
             f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}{where}{_tried(facts, worst)}"
         ),
         workloads=tuple(sorted(breached)),
-        detected_at=min(_since(facts, f) for f in standing if f.severity is severity),
-        strategy=rollback.strategies[severity],
+        detected_at=detected_at,
+        strategy=strategy,
         poisoned=tuple(sorted({f.key for f in standing if SIGNALS[f.signal].of_loss})),
+        # What must have stood for a time before it is answered has its whole deadline after that.
+        due_from=None if strategy is Strategy.EMERGENCY else max(detected_at, sustained_at),
     )
 
 

@@ -47,7 +47,8 @@ def new_incident(facts: Facts, trigger: Trigger, *, canary: bool = False) -> Inc
 
 
 def _deadline(facts: Facts, trigger: Trigger) -> float:
-    return round(trigger.detected_at + facts.spec.rollback.deadlines_seconds[trigger.severity], 3)
+    since = trigger.detected_at if trigger.due_from is None else trigger.due_from
+    return round(since + facts.spec.rollback.deadlines_seconds[trigger.severity], 3)
 
 
 def joined(before: Incident, incident: Incident) -> Incident:
@@ -122,7 +123,8 @@ def _raise(facts: Facts, incident: Incident, trigger: Trigger | None) -> tuple[I
     if severity is incident.severity and strategy is incident.strategy:
         return incident, ()
     if severity is incident.severity:
-        trigger = replace(trigger, severity=severity, detected_at=facts.now)  # the breach is not new, only the answer
+        # The breach is not new, only the answer.
+        trigger = replace(trigger, severity=severity, detected_at=facts.now, due_from=None)
     raised = replace(
         incident,
         severity=severity,
