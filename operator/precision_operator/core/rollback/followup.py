@@ -54,8 +54,9 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     notices: tuple[Notify, ...] = ()
     if late and not incident.escalated:
         incident = replace(incident, escalated=True)
-        fixed = [w.name for w, _ in waiting if w.key in untouched or w.restart_by is RestartBy.NEVER]
-        rest = [w.name for w, _ in waiting if w.name not in fixed]
+        left = untouched | {w.key for w, _ in waiting if w.restart_by is RestartBy.NEVER}
+        fixed = [w.name for w, _ in waiting if w.key in left]
+        rest = [w.name for w, _ in waiting if w.key not in left]
         said = [f"restarting {names(rest)}"] if rest else []
         said += [f"{names(fixed)} cannot be restarted: end their pods by hand"] if fixed else []
         notices = (Notify(Reason.ROLLBACK_ESCALATED, f"no acknowledgement from {text}: {'; '.join(said)}"),)
