@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -143,6 +145,28 @@ def test_a_tag_is_of_one_state_only(tmp_path: Path) -> None:
     (other / "healthy.json").write_bytes((tagged / "healthy.json").read_bytes())
     (tagged / "healthy.json").write_text(json.dumps({"sha256": "0"}))
     assert store.healthy_steps() == []
+
+
+def test_a_healthy_checkpoint_whose_tag_cannot_be_read_outlives_retention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, model = CheckpointStore(str(tmp_path), JsonLog()), small_model()
+    store.save(small_state(10, model))
+    store.tag_healthy(10, 5)
+    store.save(small_state(20, model))
+    opened = os.open
+
+    def bad_sector(path: Path | str, *arguments: int, **options: int) -> int:
+        if Path(path).name == "healthy.json":
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", bad_sector)
+        store.save(small_state(30, model))
+    assert store.steps() == [30, 20, 10]
+    store.save(small_state(40, model))
+    assert store.steps() == [40, 30, 10]
 
 
 @pytest.mark.parametrize(("saved", "loaded"), [*itertools.permutations(("fp32", "fp16", "bf16"), 2)])

@@ -31,6 +31,10 @@ class CheckpointError(TrainerError):
     """A checkpoint cannot be used: missing, broken, or of another model."""
 
 
+class UnreadableError(CheckpointError, OSError):
+    """The disk does not give a checkpoint out, which may be a good one all the same."""
+
+
 class RankMismatchError(TrainerError):
     """The ranks of one process group were started differently."""
 

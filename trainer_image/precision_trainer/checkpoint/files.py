@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -22,12 +23,14 @@ from pathlib import Path
 import torch
 
 from .. import compat
-from ..errors import CheckpointError
+from ..errors import CheckpointError, UnreadableError
 from .format import FORMAT, TrainingState
 
 STATE, MANIFEST, HEALTHY = "state.pt", "manifest.json", "healthy.json"
 TEMPORARY = ".tmp-"
 _MAX_JSON_BYTES = 1 << 16
+_NOT_OURS = (errno.ENOENT, errno.ELOOP)
+"""A file that is missing, or a link: what the disk says of it will not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +103,12 @@ def write_tag(path: Path, facts: Mapping[str, object]) -> None:
     _sync_directory(path)
 
 
-def is_healthy(path: Path) -> bool:
-    """Whether the checkpoint carries a tag of its own state. One that cannot be read counts as none."""
+def is_healthy(path: Path) -> bool | None:
+    """Whether the checkpoint carries a tag of its own state; None if the disk does not give it out."""
     try:
         return _read_json(path / HEALTHY).get("sha256") == read_manifest(path).sha256
+    except UnreadableError:
+        return None
     except CheckpointError:
         return False
 
@@ -199,7 +204,9 @@ def open_regular(path: Path) -> BufferedReader:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be opened ({error}); the checkpoint is damaged") from None
+        if error.errno in _NOT_OURS:
+            raise CheckpointError(f"{path} cannot be opened ({error}); the checkpoint is damaged") from None
+        raise UnreadableError(f"{path} cannot be opened ({error}); check the volume") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise CheckpointError(f"{path} is not a regular file; the checkpoint is damaged")

@@ -154,7 +154,11 @@ class CheckpointStore:
 
     def _prune(self, on_probation: int | None) -> None:
         steps = self.steps()
-        kept = {*steps[: self._keep], *self.healthy_steps()[:1], on_probation}
+        tagged = {step: files.is_healthy(self.path(step)) for step in steps}
+        healthy = [step for step in steps if tagged[step]]
+        # What may be tagged is not dropped for a read that failed: it may be the only one to rewind to.
+        unknown = [step for step in steps if tagged[step] is None]
+        kept = {*steps[: self._keep], *healthy[:1], *unknown, on_probation}
         for step in steps:
             if step not in kept:
                 shutil.rmtree(self.path(step), ignore_errors=True)
