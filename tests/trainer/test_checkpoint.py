@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import pickle
 import shutil
 from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ import torch
 from precision_trainer.errors import CheckpointError
 from precision_trainer.store.checkpoints import CheckpointStore
 from precision_trainer.values.logs import JsonLog
-from tests.support.training.checkpoints import flip_a_bit, small_model, small_state
+from tests.support.training.checkpoints import flip_a_bit, small_model, small_state, stale
 
 
 @pytest.fixture
@@ -92,6 +95,37 @@ def test_damaged_newest_is_refused_and_the_one_before_is_used(
     assert (line["event"], line["level"], line["step"]) == ("checkpoint_refused", "error", 20)
 
 
+def test_a_bad_sector_in_the_newest_is_refused_and_the_one_before_is_used(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = small_model()
+    store.save(small_state(10, model))
+    store.save(small_state(20, model))
+    read: list[object] = []
+    digest = hashlib.file_digest
+
+    def bad_sector(file: BufferedReader, name: str) -> object:
+        read.append(file)
+        if len(read) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", bad_sector)
+    loaded = store.load_newest(model)
+    assert loaded is not None
+    assert loaded.state["step"] == 10
+    assert "check the volume" in json.loads(capsys.readouterr().out.splitlines()[0])["message"]
+
+
+def test_a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(small_state(10, small_model()))
+    monkeypatch.setattr(Path, "iterdir", stale)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        store.load_newest(small_model())
+
+
 def test_if_none_can_be_used_it_does_not_start_from_scratch(store: CheckpointStore) -> None:
     model = small_model()
     flip_a_bit(store.save(small_state(10, model)))
@@ -101,8 +135,6 @@ def test_if_none_can_be_used_it_does_not_start_from_scratch(store: CheckpointSto
 
 def _replace(path: Path, value: object, protocol: str) -> None:
     """Put another, correctly announced file in its place."""
-    import hashlib
-
     target = path / "state.pt"
     if protocol == "torch":
         torch.save(value, target)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.tasks import build_task
 from precision_trainer.models.task import Task
 from precision_trainer.step.weights import LOOK_AFTER_STEPS
+from precision_trainer.store import checkpoints
+from tests.support.training.checkpoints import stale
 from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import Session, equal
 
@@ -37,6 +41,35 @@ def test_two_ranks_go_back_together_after_nan_weights_and_replay_bit_for_bit(pro
 def test_without_a_healthy_checkpoint_a_rewind_changes_nothing(process_group: ProcessGroup) -> None:
     for result in process_group.run("state_scenarios.rewind_with_nothing_healthy"):
         assert result == {"result": None, "unchanged": True, "step": 3}
+
+
+def test_a_stale_volume_on_rank_0_refuses_a_rewind_on_all_ranks(process_group: ProcessGroup) -> None:
+    for result in process_group.run("state_scenarios.rewind_from_a_stale_volume"):
+        assert result == {"result": None, "unchanged": True, "step": 3}
+
+
+def _failing(*_: object) -> None:
+    raise RuntimeError("whatever torch raises")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "fault"),
+    [(Path, "iterdir", stale), (hashlib, "file_digest", stale), (checkpoints, "validate", _failing)],
+)
+def test_a_checkpoint_that_cannot_be_read_refuses_a_rewind_and_training_goes_on(
+    owner: object, name: str, fault: Callable[..., None], session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+
+        def ask() -> None:
+            patch.setattr(owner, name, fault)
+            session.write('{"generation":1,"mode":"fp32","rewind":true}')()
+
+        at: dict[int, Callable[[], object]] = {45: ask, 50: patch.undo}
+        session.run(at, steps=60, checkpoint_every=10, healthy_after=5, step_interval_seconds=0.01)
+    assert [line["reason"] for line in session.events("rewind_failed")] == ["request"]
+    assert session.value("genesis_rewind_failures_total") == 1
+    assert session.value("genesis_training_step") == 60
 
 
 @pytest.fixture

@@ -24,8 +24,10 @@ from precision_trainer.job.tasks import build_task
 from precision_trainer.models.task import Task
 from precision_trainer.store.checkpointer import Checkpointer
 from precision_trainer.store.checkpoints import CheckpointStore
+from precision_trainer.store.saver import Saver
+from precision_trainer.telemetry.metrics import Metrics
 from precision_trainer.values.logs import JsonLog
-from tests.support.training.checkpoints import small_model, small_state
+from tests.support.training.checkpoints import small_model, small_state, stale
 from tests.support.training.scenarios import WIDTH, step
 from tests.support.training.session import STOP, Session, equal
 
@@ -254,3 +256,17 @@ def test_what_others_attach_comes_back_at_resume_and_stays_at_a_rewind(tmp_path:
     assert again.rewind("test") == 1
     assert second.value == {"level": 3}
     again.close()
+
+
+def test_a_resume_goes_on_and_says_so_where_the_tags_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = Metrics()
+    saver = Saver(CheckpointStore(str(tmp_path), JsonLog()), 5, JsonLog(), metrics)
+    monkeypatch.setattr(Path, "iterdir", stale)
+    saver.resumed(10)
+    assert saver.on_disk == 10
+    samples = (sample for family in metrics.collect() for sample in family.samples)
+    assert [sample.value for sample in samples if sample.name == "genesis_checkpoint_failures_total"] == [1]
+    assert "checkpoint_failed" in capsys.readouterr().out
+    saver.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -18,6 +20,7 @@ from precision_trainer.telemetry.metrics import Metrics
 from precision_trainer.values.logs import JsonLog
 from precision_trainer.values.request import PrecisionRequest
 
+from .checkpoints import stale
 from .scenarios import Result, fingerprint, make, step
 
 SAVED, COMPARED, SAVED_AGAIN = 10, 15, 20
@@ -89,6 +92,16 @@ def rewind_after_poisoned_weights(rank: int, world: int) -> Result:
 
 def rewind_with_nothing_healthy(rank: int, world: int) -> Result:
     """No checkpoint has proven itself: nothing changes, on any rank."""
+    return _refused_rewind(rank, world, contextlib.nullcontext())
+
+
+def rewind_from_a_stale_volume(rank: int, world: int) -> Result:
+    """Rank 0 cannot list the checkpoints: nothing changes, on any rank, and no rank waits for it."""
+    volume = mock.patch.object(Path, "iterdir", stale) if rank == 0 else contextlib.nullcontext()
+    return _refused_rewind(rank, world, volume)
+
+
+def _refused_rewind(rank: int, world: int, volume: contextlib.AbstractContextManager[object]) -> Result:
     trainer = make(rank, world, PrecisionMode.FP32)
     directory = str(exchange({"path": tempfile.mkdtemp() if rank == 0 else ""})[0]["path"])
     checkpointer = Checkpointer(
@@ -99,7 +112,8 @@ def rewind_with_nothing_healthy(rank: int, world: int) -> Result:
     trainer.begin_step()
     checkpointer.save()
     before = fingerprint(trainer)
-    result = checkpointer.rewind("request")
+    with volume:
+        result = checkpointer.rewind("request")
     checkpointer.close()
     exchange({})
     shutil.rmtree(directory, ignore_errors=True)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -15,7 +16,7 @@ import stat
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
@@ -128,10 +129,10 @@ def read(path: Path) -> object:
     """The content of the checkpoint ``path``, after size and sha256 were found right.
 
     Raises:
-        CheckpointError: it is missing or damaged.
+        CheckpointError: it is missing or damaged, or the disk does not give it out.
     """
     manifest = read_manifest(path)
-    with open_regular(path / STATE) as file:
+    with open_regular(path / STATE) as file, reading(path / STATE):
         # One descriptor for the check and the load: what was checked is what is read.
         size = os.fstat(file.fileno()).st_size
         if size != manifest.size_bytes:
@@ -155,7 +156,7 @@ def read_plain(path: Path) -> object:
             f"{path} has no manifest, and {compat.security_note()}; convert it with a newer torch: precision-trainer train "
             "--resume-from there, then take the checkpoint it writes"
         )
-    with open_regular(path) as file:
+    with open_regular(path) as file, reading(path):
         return unpickle(file, path, checksums=True)
 
 
@@ -199,6 +200,15 @@ def _check_archive(file: BufferedReader, where: Path, *, checksums: bool) -> Non
         raise CheckpointError(f"{where}: the checksum of {damaged} is wrong; the file is damaged")
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What the disk refuses in here is an UnreadableError about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableError(f"{path} cannot be read ({error}); check the volume") from error
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; a symlink is refused, it could point anywhere. Raises CheckpointError."""
     try:
@@ -214,7 +224,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def _read_json(path: Path) -> dict[str, object]:
-    with open_regular(path) as file:
+    with open_regular(path) as file, reading(path):
         text = file.read(_MAX_JSON_BYTES)
     try:
         value: object = json.loads(text)

@@ -43,14 +43,14 @@ def load_together(
     if trainer.rank == 0:
         try:
             loaded = choose()
-        except CheckpointError as failed:
+        except Exception as failed:  # noqa: BLE001  (whatever torch and the disk raise)
             # Rank 0 must not leave the others waiting: they get to know first.
             error = str(failed)
     step = ddp.exchange({"step": loaded.state["step"] if loaded is not None else None})[0]["step"]
     if isinstance(step, int) and loaded is None:
         try:
             loaded = store.load(step, trainer.model, trainer.optimizer)
-        except CheckpointError as failed:
+        except Exception as failed:  # noqa: BLE001  (as above)
             error = f"rank {trainer.rank}: {failed}"
     errors = [str(one["error"]) for one in ddp.exchange({"error": error}) if one["error"] is not None]
     if errors:

@@ -17,7 +17,7 @@ import torch
 
 from ..checkpoint import files
 from ..checkpoint.format import FORMAT, ModeEntry, TrainingState, check_model, check_optimizer, validate
-from ..errors import CheckpointError
+from ..errors import CheckpointError, UnreadableError
 from ..values.logs import JsonLog
 from .lease import Lease
 
@@ -55,10 +55,17 @@ class CheckpointStore:
         return self._root / f"step-{step:012d}"
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints there, newest first; whether they are good shows when they are loaded."""
-        if not self._root.is_dir():
-            return []
-        found = (_NAME.fullmatch(entry.name) for entry in self._root.iterdir())
+        """Steps of the checkpoints there, newest first; whether they are good shows when they are loaded.
+
+        Raises:
+            UnreadableError: the disk does not list them.
+        """
+        with files.reading(self._root):
+            try:
+                names = [entry.name for entry in self._root.iterdir()]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        found = map(_NAME.fullmatch, names)
         return sorted((int(match.group(1)) for match in found if match), reverse=True)
 
     def healthy_steps(self) -> list[int]:
@@ -79,7 +86,7 @@ class CheckpointStore:
                 f"{self._root} cannot be written ({refused}); check that the volume is mounted, writable for this user, and "
                 "not full"
             )
-        with contextlib.suppress(CheckpointError):
+        with contextlib.suppress(CheckpointError, OSError):
             self._permit()
             self.clean()
 
@@ -153,7 +160,10 @@ class CheckpointStore:
         self._prune(None)
 
     def _prune(self, on_probation: int | None) -> None:
-        steps = self.steps()
+        try:
+            steps = self.steps()
+        except UnreadableError:
+            return  # what was written is there; the next save drops what need not be kept
         tagged = {step: files.is_healthy(self.path(step)) for step in steps}
         healthy = [step for step in steps if tagged[step]]
         # What may be tagged is not dropped for a read that failed: it may be the only one to rewind to.

@@ -10,6 +10,7 @@ from ..checkpoint.background import Background, Outcome, failure
 from ..checkpoint.format import TrainingState
 from ..checkpoint.health import HealthTracker, StepFacts
 from ..checkpoint.snapshot import Staging
+from ..errors import CheckpointError
 from ..telemetry.metrics import Metrics
 from ..values.logs import JsonLog
 from .checkpoints import CheckpointStore
@@ -115,7 +116,11 @@ class Saver:
         """Training goes on from the checkpoint of ``step``, which may yet have to prove itself."""
         self.on_disk = step
         self._health.restart(step)
-        healthy = self._store.healthy_steps()
+        healthy: list[int] = []
+        try:
+            healthy = self._store.healthy_steps()
+        except CheckpointError as error:
+            self.failed(step, error)
         if healthy:
             self._metrics.set({"genesis_last_healthy_checkpoint_step": float(healthy[0])})
         if step not in healthy:
