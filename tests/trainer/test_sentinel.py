@@ -17,6 +17,7 @@ from precision_trainer.models.transformer import ByteTransformer, TransformerCon
 from precision_trainer.sentinel.diagnose import diagnose
 from precision_trainer.sentinel.guard import Guard
 from precision_trainer.sentinel.layers import Layers
+from precision_trainer.sentinel.probe import ActivationProbe
 from precision_trainer.step.replay import Replay
 from precision_trainer.values.levels import Level
 from precision_trainer.values.logs import JsonLog
@@ -288,6 +289,33 @@ def test_the_probe_measures_headroom_and_recommends_a_scale(text: LibraryText) -
     assert scale is not None
     assert 8 * reading.gradient_amax / 1024.0 * scale <= 65504.0 < 16 * reading.gradient_amax / 1024.0 * scale
     assert not any(module._forward_hooks for module in trainer.model.modules())
+
+
+class _Queries(torch.nn.Module):
+    """Gives its own parameter out, as the learned queries of a detector do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = torch.nn.Parameter(torch.ones(2, 4))
+
+    def forward(self) -> torch.Tensor:
+        return self.queries
+
+
+def test_the_probe_leaves_no_hook_on_a_parameter_that_a_layer_gives_out() -> None:
+    layer = _Queries()
+    failures: list[Exception] = []
+    layers = Layers(layer, torch.optim.SGD(layer.parameters()))
+    probe = ActivationProbe(layers, 1, failures.append)
+    for clock in range(1, 6):
+        assert probe.attach_if_due(clock)
+        layer().sum().backward()
+        probe.detach(clock)
+    reading = probe.read()
+    assert reading is not None
+    assert reading.gradient_amax == 1.0
+    assert not failures
+    assert not layer.queries._backward_hooks
 
 
 def test_switched_off_it_watches_and_does_nothing(

@@ -115,7 +115,8 @@ class ActivationProbe:
         # Kurtosis about 0: layers' outputs are centred enough, and one pass less is needed.
         self._outputs[index] = torch.stack((value.abs().amax(), square.square().mean() / square.mean().square()))
         if output.requires_grad:
-            output.register_hook(self._gradient)  # type: ignore[no-untyped-call]
+            # Removed as the others are: an output may outlive the step, as a parameter does.
+            self._handles.append(output.register_hook(self._gradient))  # type: ignore[no-untyped-call]
 
     def _gradient(self, gradient: torch.Tensor) -> None:
         try:
