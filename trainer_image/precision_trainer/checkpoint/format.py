@@ -14,6 +14,7 @@ import torch
 from ..errors import CheckpointError
 from ..values.modes import WIRE_NAMES
 from ..values.request import MAX_GENERATION
+from .optimizer import HOW
 from .tensors import check_dense, check_finite
 
 FORMAT = 1
@@ -210,9 +211,9 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
 
 
 def _check_group(group: dict[object, object], ours: dict[str, object], what: str) -> None:
-    """Refuse settings that the optimizer would trip over in its first step."""
+    """Refuse settings that the optimizer would trip over in its first step; those in HOW are never taken over."""
     for name, value in ours.items():
-        if name != "params" and name in group and not _fits(group[name], value):
+        if name not in ("params", *HOW) and name in group and not _fits(group[name], value):
             raise CheckpointError(
                 f"{what}.{name}: expected a value such as {value!r}, found {group[name]!r}; the checkpoint is damaged"
             )

@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 
-_HOW = ("fused", "foreach", "capturable", "differentiable")
+HOW = ("fused", "foreach", "capturable", "differentiable")
 """How the optimizer computes: a property of this process, not of the training."""
 
 
@@ -24,7 +24,7 @@ def load_optimizer(
     longer reads found_inf, and would put non-finite gradients into the weights.
     """
     groups = cast("list[dict[str, object]]", saved["param_groups"])
-    own = (*_HOW, "lr") if keep_learning_rate else _HOW
+    own = (*HOW, "lr") if keep_learning_rate else HOW
     kept = [
         {**ours, **group, **{name: ours[name] for name in own if name in ours}}
         for group, ours in zip(groups, optimizer.param_groups, strict=True)
