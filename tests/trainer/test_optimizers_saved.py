@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,16 +10,44 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer
+from precision_trainer.checkpoint import plain
+from precision_trainer.errors import CheckpointError
+from precision_trainer.store.checkpointer import Checkpointer
+from precision_trainer.store.checkpoints import CheckpointStore
 from precision_trainer.store.choice import begin_from
 from precision_trainer.values.logs import JsonLog
 
 WIDTH = 8
 Make = Callable[[torch.nn.Module], torch.optim.Optimizer]
 
+OPTIMIZERS: dict[str, Make] = {
+    "ASGD": lambda model: torch.optim.ASGD(model.parameters(), t0=2),
+    "Adadelta": lambda model: torch.optim.Adadelta(model.parameters()),
+    "Adafactor": lambda model: torch.optim.Adafactor(model.parameters()),
+    "Adagrad": lambda model: torch.optim.Adagrad(model.parameters()),
+    "Adam": lambda model: torch.optim.Adam(model.parameters(), amsgrad=True),
+    "AdamW": lambda model: torch.optim.AdamW(model.parameters(), fused=True),
+    "Adamax": lambda model: torch.optim.Adamax(model.parameters()),
+    "Muon": lambda model: torch.optim.Muon(model.parameters()),
+    "NAdam": lambda model: torch.optim.NAdam(model.parameters()),
+    "RAdam": lambda model: torch.optim.RAdam(model.parameters()),
+    "RMSprop": lambda model: torch.optim.RMSprop(model.parameters(), momentum=0.5, centered=True),
+    "Rprop": lambda model: torch.optim.Rprop(model.parameters()),
+    "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9),
+}
+
+
+def test_every_optimizer_of_torch_is_among_them() -> None:
+    theirs = {name for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
+    # A base class, one that needs a closure, one for sparse gradients.
+    assert theirs - {"Optimizer", "LBFGS", "SparseAdam"} == set(OPTIMIZERS)
+
 
 def _trainer(make: Make) -> ExtendedFP16Trainer:
     torch.manual_seed(1)
-    model = torch.nn.Linear(WIDTH, 3)
+    # Muon takes matrices only.
+    vectors = make is not OPTIMIZERS["Muon"]
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH, bias=vectors), torch.nn.Linear(WIDTH, 3, bias=vectors))
     return ExtendedFP16Trainer(model, make(model), ExtendedFP16Config(enabled=False), "cpu")
 
 
@@ -28,6 +57,42 @@ def _train(trainer: ExtendedFP16Trainer, steps: int = 3) -> dict[str, torch.Tens
         data = torch.full((2, WIDTH), 1.0 + trainer.step)
         trainer.backward_and_step(trainer.training_step(data, lambda model, batch: model(batch).square().mean()))
     return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+def _equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_goes_on_from_a_file_as_if_it_had_not_ended(name: str, tmp_path: Path) -> None:
+    first, path = _trainer(OPTIMIZERS[name]), tmp_path / "one.pt"
+    _train(first)
+    first.save_checkpoint(path)
+    expected = _train(first)
+    second = _trainer(OPTIMIZERS[name])
+    second.load_checkpoint(path)
+    assert _equal(expected, _train(second))
+    first.load_checkpoint(path)  # over a state that is there
+    assert _equal(expected, _train(first))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_goes_on_from_a_directory_as_if_it_had_not_ended(name: str, tmp_path: Path) -> None:
+    def checkpointer(trainer: ExtendedFP16Trainer) -> Checkpointer:
+        made = Checkpointer(trainer, CheckpointStore(str(tmp_path), JsonLog()), "data", 2, log=JsonLog())
+        made.resume()
+        return made
+
+    first = _trainer(OPTIMIZERS[name])
+    kept = checkpointer(first)
+    _train(first)
+    first.drain()
+    kept.finish()
+    kept.close()
+    second = _trainer(OPTIMIZERS[name])
+    checkpointer(second).close()
+    assert second.step == 3
+    assert _equal(_train(first), _train(second))
 
 
 def _load(trainer: ExtendedFP16Trainer, path: Path) -> None:
@@ -54,3 +119,44 @@ def test_a_file_of_a_default_optimizer_loads_into_a_fused_one(
     assert target.optimizer.param_groups[0]["fused"] is True
     assert target.optimizer.state_dict()["state"].keys() == source.optimizer.state_dict()["state"].keys()
     _train(target)
+
+
+@pytest.mark.parametrize("name", ["row_var", "col_var", "variance"])
+def test_a_factored_moment_of_another_shape_is_refused(name: str, tmp_path: Path) -> None:
+    trainer, path = _trainer(OPTIMIZERS["Adafactor"]), tmp_path / "one.pt"
+    _train(trainer)
+    moments = copy.deepcopy(trainer.optimizer.state_dict())
+    entry = next(entry for entry in moments["state"].values() if name in entry)
+    entry[name] = torch.zeros(7, 7)
+    plain.write(path, {plain.MODEL: trainer.model.state_dict(), plain.OPTIMIZER: moments})
+    for target in (trainer, _trainer(OPTIMIZERS["Adafactor"])):
+        with pytest.raises(CheckpointError, match=rf"{name}: expected .* found \(7, 7\)"):
+            target.load_checkpoint(path)
+
+
+class _Projected(torch.optim.Optimizer):
+    """Keeps a state of its own shape under a name that nobody knows."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model.parameters(), {"lr": 1e-2})
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                mean = self.state[parameter].setdefault("mean", torch.zeros(1))
+                mean.add_(parameter.grad.mean())
+                parameter.data.sub_(group["lr"] * mean)
+
+
+def test_a_state_of_its_own_shape_is_taken_over_and_compared_where_there_is_one(tmp_path: Path) -> None:
+    first, path = _trainer(_Projected), tmp_path / "one.pt"
+    _train(first)
+    first.save_checkpoint(path)
+    expected = _train(first)
+    second = _trainer(_Projected)
+    second.load_checkpoint(path)
+    assert _equal(expected, _train(second))
+    for entry in second.optimizer.state.values():
+        entry["mean"] = torch.zeros(2)
+    with pytest.raises(CheckpointError, match=r"mean: expected \(2,\), found \(1,\)"):
+        second.load_checkpoint(path)

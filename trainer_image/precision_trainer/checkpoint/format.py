@@ -63,6 +63,13 @@ _TYPES: dict[str, type] = {
     "rng": list, "mode": str, "generation": int, "mode_history": list, "progress": dict, "data_fingerprint": str,
 }  # fmt: skip
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
+_ELEMENTWISE = frozenset(
+    {
+        "acc_delta", "ax", "exp_avg", "exp_avg_sq", "exp_inf", "grad_avg", "max_exp_avg_sq", "momentum_buffer", "prev",
+        "square_avg", "step_size", "sum", "variance",
+    }
+)  # fmt: skip
+"""What torch's optimizers keep in the shape of the parameter."""
 _ENTRY: dict[str, type] = {"step": int, "mode": str, "generation": int, "source": str, "time": float}
 
 
@@ -169,7 +176,8 @@ def check_model(
 def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.optim.Optimizer | None) -> None:
     """Refuse an optimizer state that is not one, not finite, or not over the parameters of ``optimizer``.
 
-    Optimizer.load_state_dict itself compares the numbers of parameters only, and would take moments of any shape.
+    Optimizer.load_state_dict itself compares the numbers of parameters only, and would take moments of any shape. A shape
+    that nobody knows before the optimizer made one is taken: the tensor is as large as its file at most.
 
     Raises:
         CheckpointError: with the parameter that does not fit.
@@ -180,7 +188,7 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
     sizes = [
         len(group["params"]) for group in groups if isinstance(group, dict) and isinstance(group.get("params"), list)
     ]
-    shapes: list[torch.Size] | None = None
+    parameters: list[torch.Tensor] = []
     if optimizer is not None:
         wanted = [len(group["params"]) for group in optimizer.param_groups]
         if sizes != wanted:
@@ -190,7 +198,7 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
             )
         for number, (group, ours) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
             _check_group(group, ours, f"{where}: optimizer_state_dict: param_groups[{number}]")
-        shapes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     needed = _ADAM if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else ()
     for index, entry in state.items():
         what = f"{where}: optimizer state of parameter {index}"
@@ -205,9 +213,23 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
             if not isinstance(value, torch.Tensor):
                 continue
             check_dense(value, f"{what}: {name}")
-            if shapes is not None and value.dim() and value.shape != shapes[index]:
-                raise CheckpointError(f"{what}: {name}: expected {tuple(shapes[index])}, found {tuple(value.shape)}")
+            shape = _shape(name, parameters[index], optimizer) if optimizer is not None else None
+            if shape is not None and value.shape != shape:
+                raise CheckpointError(f"{what}: {name}: expected {tuple(shape)}, found {tuple(value.shape)}")
         check_finite(entry, what)
+
+
+def _shape(name: object, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Size | None:
+    """Of what ``optimizer`` keeps of ``parameter`` under ``name``; None: it is not known."""
+    live = optimizer.state.get(parameter, {}).get(name)
+    if isinstance(live, torch.Tensor):
+        return live.shape
+    shape = parameter.shape
+    if name == "row_var":  # Adafactor's
+        return torch.Size((*shape[:-1], 1))
+    if name == "col_var":
+        return torch.Size((*shape[:-2], 1, *shape[-1:]))
+    return shape if name in _ELEMENTWISE else None
 
 
 def _check_group(group: dict[object, object], ours: dict[str, object], what: str) -> None:
