@@ -20,33 +20,35 @@ def _widen(value: object) -> object:
     return value.float() if isinstance(value, torch.Tensor) and value.dtype in _LOW else value
 
 
-def _in_fp32(forward: Callable[..., object], device_type: str) -> Callable[..., object]:
-    @functools.wraps(forward)
-    def wide(*args: object, **kwargs: object) -> object:
-        with torch.autocast(device_type, enabled=False):
-            return forward(*tree_map(_widen, args), **tree_map(_widen, kwargs))
+class _Wide:
+    """A layer's forward pass in FP32. No function: a copy of the layer would go on with the weights of the original."""
 
-    return wide
+    def __init__(
+        self, layer: torch.nn.Module, device_type: str, failed: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Of ``layer``; where it raises in FP32, ``failed`` hears of it and it goes on as it was. None: that is an error."""
+        self.__wrapped__: Callable[..., object] = layer.forward
+        self._device_type, self._failed = device_type, failed
+        self._works = True
 
-
-def _if_it_works(
-    wide: Callable[..., object], forward: Callable[..., object], failed: Callable[[Exception], None]
-) -> Callable[..., object]:
-    """``wide`` until it raises, ``forward`` from then on: nobody asked for FP32 here."""
-    works = True
-
-    @functools.wraps(forward)
-    def either(*args: object, **kwargs: object) -> object:
-        nonlocal works
-        if works:
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        if self._works:
             try:
-                return wide(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001  (a kernel that exists in 16 bits only)
-                works = False
-                failed(error)
-        return forward(*args, **kwargs)
+                with torch.autocast(self._device_type, enabled=False):
+                    return self.__wrapped__(*tree_map(_widen, args), **tree_map(_widen, kwargs))
+            except Exception as error:
+                if self._failed is None:
+                    raise
+                self._works = False  # a kernel that exists in 16 bits only
+                self._failed(error)
+        return self.__wrapped__(*args, **kwargs)
 
-    return either
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_failed": None if self._failed is None else _ignored}
+
+
+def _ignored(_error: Exception) -> None:
+    """In a copy: nobody watches it."""
 
 
 def pin_by_name(model: torch.nn.Module, patterns: Sequence[str], device: torch.device) -> None:
@@ -64,7 +66,7 @@ def pin_by_name(model: torch.nn.Module, patterns: Sequence[str], device: torch.d
                 f"{', '.join(list(modules)[:6])}; correct it or leave it out"
             )
         for name in found:
-            vars(modules[name])["forward"] = _in_fp32(modules[name].forward, device.type)
+            vars(modules[name])["forward"] = _Wide(modules[name], device.type)
 
 
 class Islands:
@@ -91,11 +93,8 @@ class Islands:
                 # A forward of the instance, if the user has set one, is put back on release.
                 self._pinned[index] = vars(module).get("forward")
                 check = f"{self._layers.names[index]} in FP32"
-                vars(module)["forward"] = _if_it_works(
-                    _in_fp32(module.forward, self._device_type),
-                    module.forward,
-                    functools.partial(self._guard.switch_off, check),
-                )
+                failed = functools.partial(self._guard.switch_off, check)
+                vars(module)["forward"] = _Wide(module, self._device_type, failed)
 
     def _release(self, index: int) -> None:
         own = self._pinned.pop(index)

@@ -1,0 +1,110 @@
+"""Layers pinned to FP32, and what becomes of a pin in a copy of the model."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from precision_trainer.sentinel.guard import Guard
+from precision_trainer.sentinel.islands import Islands, pin_by_name
+from precision_trainer.sentinel.layers import Layers
+from precision_trainer.values.logs import JsonLog
+
+CPU, WIDTH = torch.device("cpu"), 8
+
+
+class _Layer(torch.nn.Linear):
+    """Fails in FP32, once it is told to."""
+
+    only_in_16_bits = False
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        out = super().forward(value)
+        if self.only_in_16_bits and out.dtype is torch.float32:
+            raise RuntimeError("no kernel")
+        return out
+
+
+def _model() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(_Layer(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH))
+
+
+def _islands(model: torch.nn.Module) -> Islands:
+    return Islands(Layers(model, torch.optim.SGD(model.parameters())), CPU, Guard(JsonLog()))
+
+
+def _out(model: torch.nn.Module) -> torch.Tensor:
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        out: torch.Tensor = model(torch.full((2, WIDTH), 0.3))
+    return out
+
+
+def _saved_and_read(model: torch.nn.Module) -> torch.nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    read: torch.nn.Module = torch.load(file, weights_only=False)
+    return read
+
+
+def _pinned_by_sentinel(model: torch.nn.Module) -> Islands:
+    islands = _islands(model)
+    islands.set([0, 1])
+    return islands
+
+
+def _pinned_by_name(model: torch.nn.Module) -> None:
+    pin_by_name(model, ["*"], CPU)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, _saved_and_read])
+@pytest.mark.parametrize("pin", [_pinned_by_sentinel, _pinned_by_name])
+def test_a_copy_of_a_pinned_model_computes_with_its_own_weights(
+    pin: Callable[[torch.nn.Module], object], duplicate: Callable[[torch.nn.Module], torch.nn.Module]
+) -> None:
+    model = _model()
+    pin(model)
+    before = _out(model)
+    assert before.dtype is torch.float32
+    other = duplicate(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert torch.equal(_out(other), before)
+    assert not torch.equal(_out(model), before)
+
+
+def test_releasing_the_original_leaves_the_copy_usable() -> None:
+    model = _model()
+    islands = _pinned_by_sentinel(model)
+    other = copy.deepcopy(model)
+    before = _out(other)
+    islands.set([])
+    assert _out(model).dtype is torch.bfloat16
+    assert torch.equal(_out(other), before)
+
+
+def test_a_layer_that_does_not_run_in_fp32_goes_on_as_it_was_in_a_copy_too(capsys: pytest.CaptureFixture[str]) -> None:
+    model = _model()
+    _pinned_by_sentinel(model)
+    other = copy.deepcopy(model)
+    for each in (model, other):
+        vars(each[0])["only_in_16_bits"] = True
+        assert _out(each).isfinite().all()
+        assert _out(each).isfinite().all()
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert line["check"] == "0 in FP32"
+
+
+def test_the_forward_of_a_pinned_layer_shows_the_arguments_of_the_layer() -> None:
+    model = _model()
+    before = inspect.signature(model[0].forward)
+    _pinned_by_sentinel(model)
+    assert inspect.signature(model[0].forward) == before
