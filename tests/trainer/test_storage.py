@@ -121,8 +121,9 @@ def test_a_state_that_torch_cannot_write_ends_no_training_and_is_counted(
 # --- what is good, and what is not ------------------------------------------------------------------------------------
 
 
-def test_a_mask_of_minus_infinity_is_no_poison(session: Session) -> None:
-    task = "tests.support.training.harmless_scenarios:masked_task"
+@pytest.mark.parametrize("name", ["masked_task", "frozen_mask_task"])
+def test_a_mask_of_minus_infinity_is_no_poison(name: str, session: Session) -> None:
+    task = f"tests.support.training.harmless_scenarios:{name}"
     session.run({6: STOP}, model=task, steps=20)
     assert session.events("checkpoint_failed") == []
     session.run(model=task, steps=20)

@@ -19,6 +19,7 @@ from precision_trainer.step.update import NORM_EVERY_STEPS, GradientUpdate
 from precision_trainer.step.weights import LOOK_AFTER_STEPS
 from precision_trainer.values.request import PrecisionRequest
 from precision_trainer.values.sentinel import SentinelConfig
+from tests.support.training.harmless_scenarios import Masked
 from tests.support.training.steps import BATCH, BF16, CONTEXT, FP16, FP32, make, step, weights
 from tests.support.training.waits import CountWaits
 
@@ -153,6 +154,23 @@ def test_without_a_sentinel_overflows_that_do_not_end_stay_overflows_where_the_w
         step(trainer, text, float("inf"))
     stats = trainer.get_stats()
     assert (stats["overflow_steps"], stats["nonfinite_steps"]) == (3 * LOOK_AFTER_STEPS, 0)
+
+
+def _overflow_for_long(model: torch.nn.Module) -> ExtendedFP16Trainer:
+    """Forty overflows in a row without a sentinel."""
+    config = ExtendedFP16Config(precision_mode=FP16, sentinel=SentinelConfig(enabled=False))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainer = ExtendedFP16Trainer(model, torch.optim.AdamW(trained, fused=True), config, allow_cpu=True)
+    batch = torch.ones(2, next(model.parameters()).shape[-1])
+    for _ in range(2 * LOOK_AFTER_STEPS):
+        loss = trainer.training_step(batch, lambda model, batch: model(batch).float().mean() * float("inf"))
+        trainer.backward_and_step(loss)
+    return trainer
+
+
+def test_without_a_sentinel_a_frozen_mask_of_minus_infinity_is_no_poison() -> None:
+    stats = _overflow_for_long(Masked(frozen=True)).get_stats()
+    assert (stats["overflow_steps"], stats["nonfinite_steps"]) == (2 * LOOK_AFTER_STEPS, 0)
 
 
 def test_clipping_comes_after_unscaling(text: LibraryText) -> None:

@@ -236,22 +236,34 @@ def collectives_in_the_loss(rank: int, world: int) -> Result:
     return found
 
 
-class _Masked(torch.nn.Module):
-    """A causal mask of -inf is a buffer, as in many attention layers."""
+class Masked(torch.nn.Module):
+    """A causal mask of -inf, under two names: a buffer, as in many attention layers, or a frozen parameter."""
 
-    def __init__(self) -> None:
+    mask: torch.Tensor
+
+    def __init__(self, *, frozen: bool) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.randn(WIDTH, WIDTH))
-        self.register_buffer("mask", torch.full((WIDTH, WIDTH), float("-inf")).triu(1))
+        mask = torch.full((WIDTH, WIDTH), float("-inf")).triu(1)
+        parameter = torch.nn.Parameter(mask, requires_grad=False)
+        for name in ("mask", "same"):
+            if frozen:
+                self.register_parameter(name, parameter)
+            else:
+                self.register_buffer(name, mask)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mask = self.get_buffer("mask")
-        return x @ (self.weight + mask).softmax(-1)
+        return x @ (self.weight + self.mask).softmax(-1)
 
 
 def masked_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
     """For ``precision-trainer train``."""
-    return _Masked(), lambda position, size: torch.full((size, WIDTH), 1.0 + position % 7), _mean_square
+    return Masked(frozen=False), lambda position, size: torch.full((size, WIDTH), 1.0 + position % 7), _mean_square
+
+
+def frozen_mask_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
+    """For ``precision-trainer train``."""
+    return Masked(frozen=True), lambda position, size: torch.full((size, WIDTH), 1.0 + position % 7), _mean_square
 
 
 class _Adapted(torch.nn.Module):

@@ -51,7 +51,7 @@ class TrainingState(TypedDict):
     progress: dict[str, float]
     data_fingerprint: str
     nonfinite_buffers: NotRequired[list[str]]
-    """Buffers of the model that held inf or NaN from its start on, such as a mask: they are not poisoned weights."""
+    """Buffers and frozen parameters that held inf or NaN from the start on, such as a mask: no poisoned weights."""
     other_types: NotRequired[list[str]]
     """Tensors of the model that are not FP32 by its author's choice: frozen weights, buffers."""
     parts: NotRequired[dict[str, dict[str, object]]]

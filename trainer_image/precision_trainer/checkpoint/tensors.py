@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping
 
 import torch
@@ -23,8 +24,10 @@ def check_dense(tensor: torch.Tensor, what: str) -> None:
 
 
 def nonfinite_buffers(model: torch.nn.Module) -> frozenset[str]:
-    """Names of the buffers that hold inf or NaN now: of a new model on purpose, as an attention mask of -inf does."""
-    return frozenset(name for name, buffer in model.named_buffers() if not _finite(buffer))
+    """Names of buffers and frozen parameters that hold inf or NaN now: on purpose, as an attention mask of -inf does."""
+    # What is shared is saved under each of its names.
+    found = (model.named_buffers(remove_duplicate=False), model.named_parameters(remove_duplicate=False))
+    return frozenset(name for name, value in itertools.chain(*found) if not value.requires_grad and not _finite(value))
 
 
 def other_types(model: torch.nn.Module) -> frozenset[str]:

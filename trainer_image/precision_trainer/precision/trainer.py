@@ -87,7 +87,7 @@ class ExtendedFP16Trainer:
         self.config = config or ExtendedFP16Config()
         self.model = model
         self.nonfinite_buffers = nonfinite_buffers(model)
-        """Names of the buffers that held inf or NaN from the start, such as a mask: no sign of poisoned weights."""
+        """Names of buffers and frozen parameters that held inf or NaN from the start, such as a mask: no poison."""
         self.other_types = other_types(model)
         """Names of what is not FP32 by the model's author: frozen weights, buffers."""
         self.optimizer = optimizer

@@ -41,7 +41,9 @@ class WeightCheck:
         self._skipped += 1
         if self._skipped % LOOK_AFTER_STEPS == 0 and not self._poisoned:
             # Said of the weights alone: what FP32 would make of the batch is not computed, so it is unknown.
-            self._finding = Finding(fp32_finite=None, weights_finite=are_finite(self._model.parameters()), origin=None)
+            # A frozen parameter may hold -inf on purpose, as a mask does.
+            trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+            self._finding = Finding(fp32_finite=None, weights_finite=are_finite(trained), origin=None)
         return self.mark(record)
 
     def mark(self, record: StepRecord) -> StepRecord:
