@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.distributed.agreement import decode, encode
 from precision_trainer.errors import DivergedError
 from precision_trainer.job import drill
 from precision_trainer.models.data import LibraryText
@@ -19,7 +20,7 @@ from precision_trainer.sentinel.guard import Guard
 from precision_trainer.sentinel.layers import Layers
 from precision_trainer.sentinel.probe import ActivationProbe
 from precision_trainer.step.replay import Replay
-from precision_trainer.values.levels import Level
+from precision_trainer.values.levels import Finding, Level
 from precision_trainer.values.logs import JsonLog
 from precision_trainer.values.request import PrecisionRequest
 from precision_trainer.values.sentinel import SentinelConfig
@@ -274,6 +275,41 @@ def test_a_second_look_tells_precision_from_data_and_disturbs_nothing(
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_weights_that_cannot_be_looked_at_are_unknown_to_all_ranks_and_blame_neither_weights_nor_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_parameters: object) -> bool:
+        raise NotImplementedError("no kernel")
+
+    monkeypatch.setattr("precision_trainer.sentinel.diagnose.are_finite", fail)
+    model = _Noisy(float("inf"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = ExtendedFP16Config(precision_mode=BF16, sentinel=QUICK)
+    trainer = ExtendedFP16Trainer(model, optimizer, config, allow_cpu=True)
+    for _ in range(4):
+        loss = trainer.training_step(torch.ones(4, 8), lambda net, batch: net(batch), lambda net, batch: net(batch))
+        trainer.backward_and_step(loss)
+    trainer.drain()
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (diagnosis,) = [line for line in lines if line["event"] == "sentinel_diagnosis"]
+    assert (diagnosis["finite_in_fp32"], diagnosis["weights_finite"]) == (False, None)
+    assert not [line for line in lines if line["event"] in ("sentinel_warning", "sentinel_transition")]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [((True, True), True), ((True, None), None), ((None, None), None), ((None, False), False), ((True, False), False)],
+)
+def test_what_one_rank_does_not_know_of_its_weights_no_rank_knows(
+    found: tuple[bool | None, bool | None], expected: bool | None
+) -> None:
+    headers = [encode(None, stop=False, running=FP16, finding=Finding(None, finite, None)) for finite in found]
+    means = [sum(numbers) / 2 for numbers in zip(*headers, strict=True)]
+    diagnosis = decode([*means, 1.0], 2, FP16).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.weights_finite is expected
 
 
 def test_the_probe_measures_headroom_and_recommends_a_scale(text: LibraryText) -> None:

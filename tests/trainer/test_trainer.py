@@ -173,6 +173,35 @@ def test_without_a_sentinel_a_frozen_mask_of_minus_infinity_is_no_poison() -> No
     assert (stats["overflow_steps"], stats["nonfinite_steps"]) == (2 * LOOK_AFTER_STEPS, 0)
 
 
+class _Adapted(torch.nn.Module):
+    """A trained adapter over weights of 8 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(4, 4))
+        self.base = torch.nn.Parameter(torch.ones(4, 4, dtype=torch.uint8), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.base.float() + self.weight)
+
+
+def test_without_a_sentinel_overflows_over_frozen_integer_weights_end_nothing() -> None:
+    stats = _overflow_for_long(_Adapted()).get_stats()
+    assert (stats["overflow_steps"], stats["nonfinite_steps"]) == (2 * LOOK_AFTER_STEPS, 0)
+
+
+def test_weights_that_cannot_be_looked_at_are_unknown_and_end_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_parameters: object) -> bool:
+        raise NotImplementedError("no kernel")
+
+    monkeypatch.setattr("precision_trainer.step.weights.are_finite", fail)
+    stats = _overflow_for_long(torch.nn.Linear(4, 4)).get_stats()
+    assert (stats["overflow_steps"], stats["nonfinite_steps"]) == (2 * LOOK_AFTER_STEPS, 0)
+    assert capsys.readouterr().out.count('"check": "finite weights"') == 1
+
+
 def test_clipping_comes_after_unscaling(text: LibraryText) -> None:
     for mode in (FP32, FP16):
         trainer = make(mode, max_grad_norm=0.25, loss_scale=65536.0)

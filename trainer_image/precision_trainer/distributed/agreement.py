@@ -44,7 +44,7 @@ _INTERVAL_DIGITS = 3
 _SERIAL = _INTERVAL0 + _INTERVAL_DIGITS
 _LEVEL, _REASON, _PIN = _SERIAL + 1, _SERIAL + 2, _SERIAL + 3
 _FOUND = _PIN + 1
-_FP32_BAD, _FP32_UNKNOWN, _WEIGHTS_BAD, _ORIGINS, _BIT0 = (_FOUND + 1 + index for index in range(5))
+_FP32_BAD, _FP32_UNKNOWN, _WEIGHTS_BAD, _WEIGHTS_UNKNOWN, _ORIGINS, _BIT0 = (_FOUND + 1 + n for n in range(6))
 _BITS = 10
 """Of a layer's index (levels.MAX_LAYERS), each a number of its own: so a sum tells "all the same" from "different"."""
 HEADER = _BIT0 + _BITS
@@ -102,7 +102,8 @@ def encode(
         header[_FOUND] = 1.0
         header[_FP32_BAD] = float(finding.fp32_finite is False)
         header[_FP32_UNKNOWN] = float(finding.fp32_finite is None)
-        header[_WEIGHTS_BAD] = float(not finding.weights_finite)
+        header[_WEIGHTS_BAD] = float(finding.weights_finite is False)
+        header[_WEIGHTS_UNKNOWN] = float(finding.weights_finite is None)
         if finding.origin is not None:
             header[_ORIGINS] = 1.0
             header[_BIT0:] = [float(finding.origin >> bit & 1) for bit in range(_BITS)]
@@ -184,7 +185,8 @@ def _diagnosis(sums: Sequence[int], world_size: int) -> Diagnosis | None:
     if sums[_FOUND] != world_size:
         return None
     fp32_finite = False if sums[_FP32_BAD] else None if sums[_FP32_UNKNOWN] else True
+    weights_finite = False if sums[_WEIGHTS_BAD] else None if sums[_WEIGHTS_UNKNOWN] else True
     finders, bits = sums[_ORIGINS], sums[_BIT0 : _BIT0 + _BITS]
     agree = finders > 0 and all(count in (0, finders) for count in bits)
     origin = sum(1 << bit for bit, count in enumerate(bits) if count) if agree else None
-    return Diagnosis(fp32_finite, sums[_WEIGHTS_BAD] == 0, forward_overflow=finders > 0, origin=origin)
+    return Diagnosis(fp32_finite, weights_finite, forward_overflow=finders > 0, origin=origin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..distributed.channel import Channel
+from ..sentinel.guard import Guard
 from ..sentinel.shell import Sentinel
 from ..step.scaler import LossScaler
 from ..step.stats import Totals, TrainingStats
@@ -31,7 +32,7 @@ class Boundaries:
     ) -> None:
         self._channel, self._control, self._sentinel = channel, control, sentinel
         self._log, self._rank = log, rank
-        self._weights = WeightCheck(model)
+        self._weights = WeightCheck(model, Guard(log))
         """Where there is no sentinel."""
         self._totals = Totals()
         self._last_norms: torch.Tensor | None = None

@@ -48,7 +48,7 @@ def diagnose(
         fp32_finite = guard("bad step in FP32", lambda: _finite_in_fp32(model, parameters, replay, device))
         if fp32_finite and not replay.whole_step:
             fp32_finite = None  # another micro-batch may be the bad one
-    return Finding(fp32_finite, weights_finite is not False, origin)
+    return Finding(fp32_finite, weights_finite, origin)
 
 
 def _first_nonfinite(

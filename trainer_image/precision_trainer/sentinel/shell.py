@@ -141,7 +141,7 @@ class Sentinel:
         """All ranks' findings about a bad step have arrived."""
         window = self._watch.window
         window.fp32_finite = diagnosis.fp32_finite
-        window.weights_finite = diagnosis.weights_finite
+        window.weights_finite = diagnosis.weights_finite is not False
         window.forward_overflow = window.forward_overflow or diagnosis.forward_overflow
         if diagnosis.origin is not None:
             # The forward pass was watched layer by layer: worth more than what norms suggest.
@@ -156,7 +156,7 @@ class Sentinel:
         )
         if diagnosis.fp32_finite is False and diagnosis.weights_finite:
             self._voice.warn(Reason.DATA_FAULT, record, "the batch is not finite in FP32 either; look at the data")
-        if not diagnosis.weights_finite:
+        if diagnosis.weights_finite is False:
             self._close(record)
 
     def _close(self, record: StepRecord) -> None:

@@ -8,7 +8,8 @@ looks once and says what it found in the agreement message. From then on skipped
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import torch
 
@@ -19,6 +20,10 @@ LOOK_AFTER_STEPS = 20
 """Skipped steps in a row. From 65536, the default, to the floor, 1, it is 16."""
 
 
+Guard: TypeAlias = "Callable[[str, Callable[[], bool]], bool | None]"
+"""Runs a check by its name; None (unknown) if it raised. See sentinel/guard.py."""
+
+
 def are_finite(parameters: Iterable[torch.Tensor]) -> bool:
     """Whether all are; waits for the device."""
     return bool(torch.stack(torch._foreach_norm(list(parameters))).isfinite().all())
@@ -27,8 +32,8 @@ def are_finite(parameters: Iterable[torch.Tensor]) -> bool:
 class WeightCheck:
     """Counts skipped steps, and looks at the weights where they do not end. All ranks see the same records."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: torch.nn.Module, guard: Guard) -> None:
+        self._model, self._guard = model, guard
         self._skipped = 0
         self._finding: Finding | None = None
         self._poisoned = False
@@ -43,7 +48,8 @@ class WeightCheck:
             # Said of the weights alone: what FP32 would make of the batch is not computed, so it is unknown.
             # A frozen parameter may hold -inf on purpose, as a mask does.
             trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-            self._finding = Finding(fp32_finite=None, weights_finite=are_finite(trained), origin=None)
+            finite = self._guard("finite weights", lambda: are_finite(trained))
+            self._finding = Finding(fp32_finite=None, weights_finite=finite, origin=None)
         return self.mark(record)
 
     def mark(self, record: StepRecord) -> StepRecord:
@@ -55,9 +61,9 @@ class WeightCheck:
         finding, self._finding = self._finding, None
         return finding
 
-    def learn(self, *, weights_finite: bool) -> bool:
+    def learn(self, *, weights_finite: bool | None) -> bool:
         """What all ranks found has arrived. True if it is news that the weights are not finite."""
-        news = not weights_finite and not self._poisoned
+        news = weights_finite is False and not self._poisoned
         self._poisoned = self._poisoned or news
         return news
 

@@ -112,7 +112,8 @@ class Finding:
 
     fp32_finite: bool | None
     """The batch gives a finite loss and gradients in FP32; None if that could not be computed."""
-    weights_finite: bool
+    weights_finite: bool | None
+    """None if that could not be found out."""
     origin: int | None
     """Index of the first layer whose output is not finite in the mode that trained; None if all are."""
 
@@ -123,7 +124,8 @@ class Diagnosis:
 
     fp32_finite: bool | None
     """True if finite on all ranks, False if not on one, None if unknown on one and finite on the others."""
-    weights_finite: bool
+    weights_finite: bool | None
+    """As above."""
     forward_overflow: bool
     """On some rank a layer's output was not finite: no loss scale helps against that."""
     origin: int | None
