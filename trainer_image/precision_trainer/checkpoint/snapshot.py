@@ -13,7 +13,7 @@ class Staging:
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[object, ...], torch.Tensor] = {}
-        self._copied: torch.cuda.Event | None = None
+        self._copied: list[torch.cuda.Event] = []
 
     def take(self, state: object) -> object:
         """The same nest of dictionaries, lists and tuples with every tensor copied; other values are taken as they are.
@@ -26,16 +26,17 @@ class Staging:
         copied = self._walk(state, (), sources, targets)
         with torch.no_grad():
             torch._foreach_copy_(targets, sources, non_blocking=True)
-        self._copied = None
-        if any(source.is_cuda for source in sources):
-            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._copied.record()
+        self._copied = []
+        # Not the current device's stream: the model may be on another one, or on several.
+        for device in {source.device for source in sources if source.is_cuda}:
+            self._copied.append(torch.cuda.Event())  # type: ignore[no-untyped-call]
+            self._copied[-1].record(torch.cuda.current_stream(device))
         return copied
 
     def wait(self) -> None:
         """Block until the snapshot is complete. For the thread that writes it."""
-        if self._copied is not None:
-            self._copied.synchronize()
+        for event in self._copied:
+            event.synchronize()
 
     def _walk(
         self, value: object, path: tuple[object, ...], sources: list[torch.Tensor], targets: list[torch.Tensor]

@@ -47,7 +47,8 @@ class HostCopyQueue(Generic[Note]):
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host.copy_(values, non_blocking=True)
         ready: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        ready.record()
+        # Not the current device's, where a script never set that one.
+        ready.record(torch.cuda.current_stream(values.device))
         self._queue.append(_Copy(note, (host,), ready))
 
     def get(self) -> tuple[Note, list[float]]:
