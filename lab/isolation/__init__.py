@@ -1,7 +1,8 @@
 """`make isolation`: how well tenants are kept apart, measured part by part into build/isolation.json.
 
 A part is a module of this package with the name of its key: ``hung_endpoint``, ``throttled_namespace``, ``receiver``,
-``tenant_text``, ``redaction``, ``decide`` (``SECTIONS`` in ``__main__``). Its module has two functions:
+``tenant_text``, ``disruption_budgets``, ``redaction``, ``decide`` (``SECTIONS`` in ``__main__``). Its module has two
+functions:
 
 - ``measure(directory: Path) -> Section`` does the work and returns the part's value in the file: an object, or a list of
   objects, of JSON numbers and strings. ``directory`` is an empty folder of its own for logs; it is deleted afterwards.

@@ -11,7 +11,15 @@ from lab import paths
 from lab.isolation.part import Part
 from lab.parts import run
 
-SECTIONS = ("hung_endpoint", "throttled_namespace", "receiver", "tenant_text", "redaction", "decide")
+SECTIONS = (
+    "hung_endpoint",
+    "throttled_namespace",
+    "receiver",
+    "tenant_text",
+    "disruption_budgets",
+    "redaction",
+    "decide",
+)
 """The keys of the file, in its order."""
 RESULT = paths.BUILD / "isolation.json"
 

@@ -52,7 +52,7 @@ from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.grouping import group
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import MetricSource, Sample, Series
-from precision_operator.workloads.budgets import budget_against
+from precision_operator.workloads.budgets import Budgets
 from precision_operator.workloads.identity import workload_key
 from precision_operator.workloads.kinds.suspension import LAST_APPLIED, stated_by
 from precision_operator.workloads.kinds.table import KINDS
@@ -86,8 +86,8 @@ def readers() -> Mapping[str, Reader]:
         "a drill of a policy": lambda text: drill_order({DRILL: text}, why_characters=REASON_CHARACTERS),
         "a selector": lambda text: parse_selector(filled(workload()["spec"]["selector"], text)).matches({text: text}),
         "a workload's key": lambda text: workload_key(filled(pod(labels={WORKLOAD: text}), text)),
-        "a disruption budget": lambda text: budget_against([filled(pod(), text)], [filled(_budget(), text)]),
-        "a pod that a disruption budget may keep": lambda text: budget_against([_running(text)], [_budget()]),
+        "a disruption budget": lambda text: _kept_by(filled(_budget(), text), filled(pod(), text)),
+        "a pod that a disruption budget may keep": lambda text: _kept_by(_budget(), _running(text)),
         "a workload's last manifest": _last_applied,
         "a pod under admission": _admitted,
         "a pod under injection": _injected,
@@ -263,6 +263,12 @@ def _observed(text: str) -> object:
 
 def _budget() -> Json:
     return {"metadata": {"name": "b"}, "spec": {"selector": {"matchLabels": {"app": "p"}}}, "status": {}}
+
+
+def _kept_by(budget: Json, pod: Json) -> object:
+    budgets = Budgets()
+    budgets.add(budget)
+    return budgets.against([pod])
 
 
 def _running(text: str) -> Json:

@@ -13,6 +13,7 @@
     │   ├── PreconditionFailed  422 on a JSON patch `test`: the object is not what was decided on
     │   ├── TooManyRequests     429; carries retry_after_seconds
     │   ├── DisruptionBudget    429 on an eviction: a PodDisruptionBudget keeps the pod; others may go
+    │   ├── AnswerTooLarge      longer than was asked for at most: nothing of it was read
     │   ├── Forbidden           403: a verb is missing from the ServiceAccount's role
     │   └── Unavailable         5xx, time-outs, broken connections
     ├── NotConfirmed            admission has not echoed what was committed: nothing may depend on it yet
@@ -115,6 +116,10 @@ class DisruptionBudget(KubeError):
         """``budget``: which one, and what it lacks, for a person."""
         super().__init__(message, status=status)
         self.budget = budget
+
+
+class AnswerTooLarge(KubeError):
+    """An answer is longer than was asked for at most; nothing of it was read."""
 
 
 class Forbidden(KubeError):

@@ -97,7 +97,9 @@ class LargeFleet(FakeKube):
         self.put(REPLICASETS, trainers.replicaset(name))
         self.put(PODS, trainers.pod(name, labels=FLEET, mode=mode, generation=7))
 
-    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
+    async def list(
+        self, resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
+    ) -> Sequence[JsonObject]:
         """See the port."""
         return [body for (plural, *_), body in sorted(self.objects.items()) if plural == resource.plural]
 

@@ -6,9 +6,17 @@
 import asyncio
 import copy
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 
-from precision_operator.errors import Conflict, DisruptionBudget, KubeError, NotFound, PreconditionFailed
+from precision_operator.errors import (
+    AnswerTooLarge,
+    Conflict,
+    DisruptionBudget,
+    KubeError,
+    NotFound,
+    PreconditionFailed,
+)
 from precision_operator.kube.port import (
     DISRUPTION_BUDGETS,
     PODS,
@@ -20,7 +28,7 @@ from precision_operator.kube.port import (
     Operation,
     Resource,
 )
-from precision_operator.workloads.budgets import budget_against
+from precision_operator.workloads.budgets import Budgets
 
 Key = tuple[str, str, str]
 
@@ -62,13 +70,15 @@ class FakeKube:
         self.reads.append(("get", resource.plural, name))
         return copy.deepcopy(self._find((resource.plural, namespace, name)))
 
-    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
+    async def list(
+        self, resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
+    ) -> Sequence[JsonObject]:
         """See the port; understands equalities, or one ``key in (…)``."""
         self.reads.append(("list", resource.plural, label_selector))
         key, among, values = label_selector.partition(" in ")
         wanted = {} if among else dict(part.split("=", 1) for part in label_selector.split(",") if part)
         allowed = set(values.strip("()").split(","))
-        return [
+        found = [
             copy.deepcopy(body)
             for (plural, where, _), body in sorted(self.objects.items())
             if plural == resource.plural
@@ -76,6 +86,9 @@ class FakeKube:
             and wanted.items() <= _labels(body).items()
             and (not among or _labels(body).get(key) in allowed)
         ]
+        if most_bytes is not None and len(json.dumps(found)) > most_bytes:
+            raise AnswerTooLarge(f"expected at most {most_bytes} bytes")
+        return found
 
     async def serves(self, resource: Resource) -> bool:
         """See the port."""
@@ -155,7 +168,10 @@ class FakeKube:
         if not deletion.dry_run:
             self._write("create", ("pods/eviction", namespace, pod))
         body = self._find((PODS.plural, namespace, pod))
-        against = budget_against([body], await self.list(DISRUPTION_BUDGETS, namespace))
+        budgets = Budgets()
+        for budget in await self.list(DISRUPTION_BUDGETS, namespace):
+            budgets.add(budget)
+        against = budgets.against([body])
         if against is not None:
             raise DisruptionBudget(f"Cannot evict pod: {against}", budget=against)
         _check_preconditions(_object(body["metadata"]), deletion)

@@ -59,9 +59,11 @@ class Server(FakeKube):
             metadata: JsonObject = {"namespace": "default", "name": "kubernetes"}
             self.put(ENDPOINT_SLICES, {"metadata": metadata, "ports": [{"port": 6443}], "endpoints": endpoints})
 
-    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
+    async def list(
+        self, resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
+    ) -> Sequence[JsonObject]:
         """See the port."""
-        found = await super().list(resource, namespace, label_selector=label_selector)
+        found = await super().list(resource, namespace, label_selector=label_selector, most_bytes=most_bytes)
         if resource in (PODS, JOBS) and "list" in self.failing:
             raise self.failing["list"]
         return found

@@ -1,11 +1,13 @@
 """Label selectors, with Kubernetes' semantics for all four operators."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 from precision_operator.api.codec import decode
 from precision_operator.api.fields import Field, Rule, Via
+
+T = TypeVar("T")
 
 LABEL_KEY = "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 LABEL_VALUE = Field(longest=63, pattern="^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")
@@ -128,3 +130,22 @@ class Selector:
 def parse_selector(raw: object) -> Selector:
     """Read a selector; what is none matches nothing."""
     return decode(raw, Selector())
+
+
+class BySelector(Generic[T]):
+    """Things with selectors, by a label that each asks for: of many of them one object concerns few."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str] | None, list[tuple[Selector, T]]] = {}
+        """None: of those that ask for no value of a label."""
+
+    def add(self, selector: Selector, thing: T) -> None:
+        """One more; it may be there under several selectors."""
+        self._found.setdefault(next(iter(selector.match_labels), None), []).append((selector, thing))
+
+    def matching(self, labels: Mapping[str, str]) -> Iterator[T]:
+        """Those whose selector the labels meet. Only selectors are looked at that ask for a label which is there."""
+        for label in (None, *labels.items()):
+            for selector, thing in self._found.get(label, ()):
+                if selector.matches(labels):
+                    yield thing

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from weakref import WeakValueDictionary
 
 from precision_operator.api.policy import PolicyKey
-from precision_operator.api.wire import mapping, text
 from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
-from precision_operator.errors import DisruptionBudget, NotFound
+from precision_operator.errors import AnswerTooLarge, DisruptionBudget, NotFound
 from precision_operator.kube.port import DISRUPTION_BUDGETS, JOBS, PODS, Deletion, JsonObject, KubeApi, Operation
-from precision_operator.runtime.clock import Clock
-from precision_operator.workloads.budgets import budget_against
+from precision_operator.runtime.clock import Clock, in_turns
+from precision_operator.runtime.ratelimit import RateLimiter
+from precision_operator.workloads.budgets import Budgets
 from precision_operator.workloads.requests import request_pod, suspend_job
 
 Write = RequestPod | DeletePod | EvictPod | SuspendJob | ResumeJob
@@ -20,6 +21,12 @@ JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
 
 UNKNOWN_SECONDS = 30.0
 """After a suspension a budget's status may count the Job's pods for so long, until their deletion has reached it."""
+
+BUDGETS_BYTES = 4 * 2**20
+"""Of all budgets of a namespace, as they are listed: a longer answer would take the event loop too long to parse."""
+
+READS_AT_ONCE, READS_PER_SECOND = 4, 500.0
+"""Of pods that are to go, over the connections that the Lease is renewed over; namespaces take turns."""
 
 
 def named(write: Write) -> str:
@@ -56,6 +63,7 @@ class Disruptions:
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api
         self._clock = clock
+        self._reads = RateLimiter(READS_PER_SECOND, READS_AT_ONCE, clock)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._open: dict[PolicyKey, dict[str, list[JsonObject]]] = {}
         """Pods of process groups that were begun, by workload, until their policy's next pass tells how that went."""
@@ -91,22 +99,26 @@ class Disruptions:
         torn = {name for name, found in wanted.items() if _is_torn(found, before.get(name, ()))}
         if len(alone | torn) == len(wanted) and not (others or torn):
             return {}  # of each the API server asks the budget itself
-        budgets = await self._api.list(DISRUPTION_BUDGETS, key.namespace)
-        if not budgets:
+        try:
+            budgets = await self._budgets(key.namespace)
+        except DisruptionBudget as error:
+            if before:
+                self._open[key] = before
+            refused = wanted.keys() - torn
+            return {name: _kept(name, error.budget) for name in sorted(refused)}
+        if budgets is None:
             return {}
         pods = dict(zip(wanted, await asyncio.gather(*map(self._pods, wanted.values())), strict=True))
         begun = {name: pods[name] for name in torn}
         left_to = [*others, *(pod for name in torn for pod in pods[name])]
         going, found = self._still_going(key.namespace), dict[str, DisruptionBudget]()
+        await in_turns(self._clock, map(budgets.selecting, chain(left_to, going, *pods.values())))
+        await in_turns(self._clock, chain(map(budgets.tears, left_to), map(budgets.goes, going)))
         for name in sorted(wanted.keys() - torn, key=lambda name: (name in alone, name)):  # what goes together is first
-            own = {_uid(pod) for pod in pods[name]}
-            rest = [pod for pod in going if _uid(pod) not in own]
-            against = budget_against(pods[name], budgets, going=rest, torn=left_to)
+            against = budgets.against(pods[name])
             if against is not None:
-                found[name] = DisruptionBudget(f"{name} is not taken away: {against}", budget=against)
-                continue
-            going = [*rest, *pods[name]]
-            if isinstance(wanted[name][0], SuspendJob):
+                found[name] = _kept(name, against)
+            elif isinstance(wanted[name][0], SuspendJob):
                 until = self._clock.monotonic() + UNKNOWN_SECONDS
                 self._going.setdefault(key.namespace, []).extend((until, pod) for pod in pods[name])
             elif name not in alone:
@@ -114,6 +126,21 @@ class Disruptions:
         if begun:
             self._open[key] = begun
         return found
+
+    async def _budgets(self, namespace: str) -> Budgets | None:
+        """Those of a namespace; None: there are none.
+
+        Raises:
+            DisruptionBudget: more than can be judged.
+        """
+        try:
+            bodies = await self._api.list(DISRUPTION_BUDGETS, namespace, most_bytes=BUDGETS_BYTES)
+        except AnswerTooLarge as error:
+            words = f"the namespace's disruption budgets take more than {BUDGETS_BYTES} bytes"
+            raise DisruptionBudget(words, budget=words) from error
+        found = Budgets()
+        await in_turns(self._clock, map(found.add, bodies))
+        return found if bodies else None
 
     def _still_going(self, namespace: str) -> list[JsonObject]:
         now = self._clock.monotonic()
@@ -127,10 +154,18 @@ class Disruptions:
         names = {write.pod.name for write in writes if isinstance(write, EvictPod)}
         if isinstance(writes[0], SuspendJob):
             selector = f"{JOB_UID_LABEL}={workload.uid}"
-            listed += await self._api.list(PODS, workload.namespace, label_selector=selector)
+            async with self._reads.slot(group=workload.namespace):
+                listed += await self._api.list(PODS, workload.namespace, label_selector=selector)
             names = {pod.name for pod in workload.pods} - set(map(_name, listed))
-        found = await asyncio.gather(*(_there(self._api, workload.namespace, name) for name in sorted(names)))
+        found = await asyncio.gather(*(self._there(workload.namespace, name) for name in sorted(names)))
         return [*listed, *(pod for pod in found if pod is not None)]
+
+    async def _there(self, namespace: str, name: str) -> JsonObject | None:
+        async with self._reads.slot(group=namespace):
+            try:
+                return await self._api.get(PODS, namespace, name)
+            except NotFound:
+                return None
 
 
 def asks_budgets(write: Write) -> bool:
@@ -144,19 +179,12 @@ def _is_torn(writes: Sequence[Write], before: Sequence[JsonObject]) -> bool:
     return any(write.follows for write in evictions) or 0 < len(evictions) < len(before)
 
 
-def _uid(pod: JsonObject) -> str:
-    return text(mapping(pod.get("metadata")).get("uid"))
-
-
 def _name(pod: JsonObject) -> str:
     return text(mapping(pod.get("metadata")).get("name"))
 
 
-async def _there(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
-    try:
-        return await api.get(PODS, namespace, name)
-    except NotFound:
-        return None
+def _kept(workload: str, budget: str) -> DisruptionBudget:
+    return DisruptionBudget(f"{workload} is not taken away: {budget}", budget=budget)
 
 
 async def _patch_pod(api: KubeApi, namespace: str, name: str, operations: list[Operation]) -> None:

@@ -7,7 +7,7 @@ from sys import intern
 
 from precision_operator.api.assignment import rolled_back_in
 from precision_operator.api.modes import Mode
-from precision_operator.api.selector import Selector, parse_selector
+from precision_operator.api.selector import BySelector, Selector, parse_selector
 from precision_operator.api.wire import mapping, text
 from precision_operator.core.model import RestartBy, WorkloadView
 from precision_operator.kube.port import Resource
@@ -111,8 +111,8 @@ class Namespace:
         """By the uid of a pod, or of a ReplicaSet, that something of no known kind controls."""
         self._unsupported: dict[Selector, tuple[str, ...]] = {}
         """What was asked for since the last change of strangers or selectors."""
-        self._selectors: dict[tuple[str, str] | None, list[tuple[str, Selector]]] | None = None
-        """The selectors by one label that each asks for, None where it asks for no value of one; None: to be made anew."""
+        self._selectors: BySelector[str] | None = None
+        """The names of policies and assignments; None: to be made anew."""
 
     @property
     def empty(self) -> bool:
@@ -288,15 +288,13 @@ class Namespace:
         return workload.concerned
 
     def _selecting(self, labels: Mapping[str, str]) -> Names:
-        """Only selectors are looked at that ask for a label which is there: one object concerns few of many policies."""
         if self._selectors is None:
-            self._selectors = {}
-            selectors = [(name, policy.selector) for name, policy in self.policies.items()]
-            selectors += [(name, assignment.selector) for name, assignment in self.assignments.items()]
-            for name, selector in selectors:
-                self._selectors.setdefault(next(iter(selector.match_labels), None), []).append((name, selector))
-        asking = [self._selectors.get(None, ()), *(self._selectors.get(label, ()) for label in labels.items())]
-        return frozenset(name for found in asking for name, selector in found if selector.matches(labels))
+            self._selectors = BySelector()
+            for name, policy in self.policies.items():
+                self._selectors.add(policy.selector, name)
+            for name, assignment in self.assignments.items():
+                self._selectors.add(assignment.selector, name)
+        return frozenset(self._selectors.matching(labels))
 
     def rivals(self, uid: str) -> Names:
         """The policies that select a workload, and those that are gone whose assignment still holds it."""

@@ -3,6 +3,7 @@
 The library's models are not used: they cost time and memory and drop fields that they do not know.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, cast
@@ -10,11 +11,11 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 from kubernetes.aio.client import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.client.rest import RESTClientObject, RESTResponse
 
 from precision_operator import __version__
 from precision_operator.api.wire import mapping, sequence
-from precision_operator.errors import KubeError, NotFound, Unavailable
+from precision_operator.errors import AnswerTooLarge, KubeError, NotFound, Unavailable
 from precision_operator.kube.access import Access, authorization, load_configuration
 from precision_operator.kube.answers import error_of, parsed_object, unread_object
 from precision_operator.kube.port import (
@@ -114,10 +115,12 @@ class KubeClient:
         """One object, read from quorum."""
         return await self._call("get", "GET", resource, _path(resource, namespace, name))
 
-    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
+    async def list(
+        self, resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
+    ) -> Sequence[JsonObject]:
         """All matching objects of a namespace; of all namespaces where ``namespace`` is empty."""
         query = f"?{urlencode({'labelSelector': label_selector})}" if label_selector else ""
-        answer = await self._call("list", "GET", resource, _path(resource, namespace) + query)
+        answer = await self._call("list", "GET", resource, _path(resource, namespace) + query, most_bytes=most_bytes)
         items = answer.get("items")
         return [cast(JsonObject, item) for item in items] if isinstance(items, list) else []
 
@@ -254,11 +257,12 @@ class KubeClient:
         accept: str = JSON,
         read: Callable[[bytes], JsonObject | None] | None = None,
         within: aiohttp.ClientTimeout | None = None,
+        most_bytes: int | None = None,
     ) -> JsonObject:
         """One request, counted by its result. ``read``: how a success is read, where not as JSON."""
         headers = {"Content-Type": content_type, "Accept": accept}
         try:
-            answer = await self._request(method, path, body, headers, read or parsed_object, within)
+            answer = await self._request(method, path, body, headers, read or parsed_object, within, most_bytes)
         except KubeError as error:
             self._on_request(verb, resource.plural, error.reason)
             raise
@@ -273,8 +277,9 @@ class KubeClient:
         accepted: Mapping[str, str],
         read: Callable[[bytes], JsonObject | None],
         within: aiohttp.ClientTimeout | None,
+        most_bytes: int | None,
     ) -> JsonObject:
-        status, raw, headers = await self._send(method, path, body, accepted, within)
+        status, raw, headers = await self._send(method, path, body, accepted, within, most_bytes)
         succeeded = 200 <= status < 300
         answer = read(raw) if succeeded else parsed_object(raw)
         if succeeded and answer is not None:
@@ -288,6 +293,7 @@ class KubeClient:
         body: JsonValue,
         accepted: Mapping[str, str],
         within: aiohttp.ClientTimeout | None = None,
+        most_bytes: int | None = None,
     ) -> tuple[int, bytes, Mapping[str, str]]:
         what = f"{method} {path}"
         headers = {**self._headers, **accepted, **await self._authorization()}
@@ -296,11 +302,13 @@ class KubeClient:
             response = await self._rest.request(  # type: ignore[no-untyped-call]
                 method, f"{self._configuration.host}{path}", headers=headers, body=body, _request_timeout=timeout
             )
-            raw = cast(bytes, await response.read())
+            raw = cast(bytes, await response.read()) if most_bytes is None else await _start(response, most_bytes + 1)
         except TimeoutError as error:
             raise Unavailable(f"{what}: no answer within {timeout.total} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"{what}: {type(error).__name__}: {error}") from error
+        if most_bytes is not None and len(raw) > most_bytes:
+            raise AnswerTooLarge(f"{what}: expected at most {most_bytes} bytes, found more")
         return int(response.status), raw, response.headers
 
     async def _authorization(self) -> Mapping[str, str]:
@@ -308,6 +316,15 @@ class KubeClient:
             return await authorization(self._configuration)
         except OSError as error:
             raise Unavailable(f"the service account's token cannot be read: {error}") from error
+
+
+async def _start(response: RESTResponse, most_bytes: int) -> bytes:
+    """The first bytes of an answer; the rest is not received."""
+    async with response.response as stream:
+        try:
+            return cast(bytes, await stream.content.readexactly(most_bytes))
+        except asyncio.IncompleteReadError as whole:
+            return whole.partial
 
 
 def _options(deletion: Deletion) -> JsonObject:

@@ -113,8 +113,13 @@ class KubeApi(Protocol):
         """One object, read from quorum (no ``resourceVersion`` parameter)."""
         ...
 
-    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
-        """All objects of a namespace that the label selector matches."""
+    async def list(
+        self, resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
+    ) -> Sequence[JsonObject]:
+        """All objects of a namespace that the label selector matches.
+
+        ``most_bytes``: of the whole answer; raises AnswerTooLarge beyond, before anything of it is parsed.
+        """
         ...
 
     async def create(self, resource: Resource, namespace: str, body: JsonObject) -> JsonObject:

@@ -2,10 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+
+TURN_SECONDS = 0.005
+"""How long work in steps keeps the event loop from others."""
 
 
 class Clock(Protocol):
@@ -68,3 +71,12 @@ async def wait_event(clock: Clock, event: asyncio.Event, seconds: float) -> bool
     except TimeoutError:
         return event.is_set()
     return True
+
+
+async def in_turns(clock: Clock, steps: Iterable[object]) -> None:
+    """Take all steps, and let others run every few milliseconds."""
+    until = clock.monotonic() + TURN_SECONDS
+    for _ in steps:
+        if clock.monotonic() >= until:
+            await clock.sleep(0)
+            until = clock.monotonic() + TURN_SECONDS

@@ -18,8 +18,10 @@ LABEL = "fp16=disabled"
 class Refusing(FakeKube):
     """Without the right to list nodes."""
 
-    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
-        await super().list(resource, namespace, label_selector=label_selector)
+    async def list(
+        self, resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
+    ) -> Sequence[JsonObject]:
+        await super().list(resource, namespace, label_selector=label_selector, most_bytes=most_bytes)
         raise Forbidden("nodes is forbidden", status=403)
 
 

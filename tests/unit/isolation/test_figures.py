@@ -3,7 +3,7 @@
 import pytest
 
 from lab.bench.decide import Row, sloped
-from lab.isolation import decide, receiver, tenant_text
+from lab.isolation import decide, disruption_budgets, receiver, tenant_text
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,11 @@ def test_the_bounds_of_tenant_text(stall: float, refused: int, lost: int, ratio:
         "command_ratio": ratio,
     }
     assert len(tenant_text.missed(found)) == sentences
+
+
+@pytest.mark.parametrize(("stall", "sentences"), [(0.2, 0), (0.201, 1)])
+def test_the_bound_of_disruption_budgets(stall: float, sentences: int) -> None:
+    assert len(disruption_budgets.missed({"cases": 6, "max_loop_stall_seconds": stall})) == sentences
 
 
 def test_each_decision_is_reported_with_the_power_by_which_its_signals_cost_grows() -> None:

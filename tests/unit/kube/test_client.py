@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from kubernetes.aio.client import Configuration
 
-from precision_operator.errors import DisruptionBudget, Forbidden, TooManyRequests, Unavailable
+from precision_operator.errors import AnswerTooLarge, DisruptionBudget, Forbidden, TooManyRequests, Unavailable
 from precision_operator.kube.answers import MESSAGE_LIMIT, error_of
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import JOBS, PODS, Deletion, JsonObject, Operation
@@ -140,3 +140,12 @@ async def test_nobody_listens() -> None:
             await kube.get(PODS, "ns", "p")
         with pytest.raises(Unavailable):
             await kube.dry_run(PODS, "ns", "p", {})
+
+
+async def test_a_list_that_is_longer_than_was_asked_for_is_not_read() -> None:
+    body = b'{"items": [{"spec": {}}]}'
+    with serve(http(body)) as server:
+        async with client(server.url) as kube:
+            assert await kube.list(PODS, "ns", most_bytes=len(body)) == [{"spec": {}}]
+            with pytest.raises(AnswerTooLarge):
+                await kube.list(PODS, "ns", most_bytes=len(body) - 1)

@@ -69,7 +69,9 @@ class OneLease:
             raise Conflict("changed")
         return self._store(body)
 
-    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
+    async def list(
+        self, resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
+    ) -> Sequence[JsonObject]:
         raise NotImplementedError
 
     async def merge_patch(

@@ -144,7 +144,9 @@ async def test_without_a_ready_replica_it_is_unknown() -> None:
 
 async def test_replicas_that_cannot_be_listed_are_unknown() -> None:
     class Refusing(FakeKube):
-        async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> list[JsonObject]:
+        async def list(
+            self, resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
+        ) -> list[JsonObject]:
             raise Forbidden("no", status=403)
 
     kube = Refusing()

@@ -1,0 +1,93 @@
+"""How budgets and pods are read before pods are taken away: with bounds, for a namespace may hold as many as it likes."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from precision_operator.api.policy import PolicyKey
+from precision_operator.controller import writes
+from precision_operator.controller.writes import READS_AT_ONCE, Disruptions
+from precision_operator.core.actions import EvictPod
+from precision_operator.kube.client import READ_CONNECTIONS
+from precision_operator.kube.port import DISRUPTION_BUDGETS, PODS, JsonObject, Resource
+from precision_operator.workloads import budgets
+from tests.support.fake_kube import FakeKube
+from tests.support.manual_clock import ManualClock, finished
+from tests.support.views import pod, workload
+
+KEY = PolicyKey("ns", "fleet")
+
+
+class Slow(FakeKube):
+    """Each pod takes a while to be read."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.most = self.now = 0
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await self._clock.sleep(0.01)
+        self.now -= 1
+        return await super().get(resource, namespace, name)
+
+
+def groups(number: int) -> list[EvictPod]:
+    """Evictions of so many workloads of two pods."""
+    views = [workload(f"w{n}", pods=(pod(f"w{n}-0"), pod(f"w{n}-1"))) for n in range(number)]
+    return [EvictPod(view, one, 7) for view in views for one in view.pods]
+
+
+def stage(clock: ManualClock, *, pods: list[EvictPod], allowed: int = 1_000) -> Slow:
+    kube = Slow(clock)
+    status: Any = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for write in pods:
+        name = write.pod.name
+        metadata: Any = {"namespace": "ns", "name": name, "uid": f"uid-{name}", "labels": {"app": "a"}}
+        kube.put(PODS, {"metadata": metadata, "status": status})
+    for name in ("one", "two"):
+        found: Any = {"metadata": {"namespace": "ns", "name": name}, "status": {"disruptionsAllowed": allowed}}
+        kube.put(DISRUPTION_BUDGETS, found | {"spec": {"selector": {"matchLabels": {"app": "a"}}}})
+    return kube
+
+
+async def test_few_pods_are_read_at_once_and_never_so_many_that_a_lease_would_wait_for_a_connection() -> None:
+    clock, wanted = ManualClock(), groups(20)
+    kube = stage(clock, pods=wanted)
+    assert await finished(clock, Disruptions(kube, clock).against(KEY, wanted)) == {}
+    assert [read[0] for read in kube.reads] == ["list", *["get"] * 40]
+    assert 1 < kube.most <= READS_AT_ONCE < READ_CONNECTIONS
+
+
+@pytest.mark.parametrize(
+    ("where", "limit", "words"),
+    [
+        (budgets, "BUDGETS_LIMIT", "more than 1 disruption budgets"),
+        (budgets, "TERMS_LIMIT", "more than 1 labels and values"),
+        (writes, "BUDGETS_BYTES", "more than 1 bytes"),
+    ],
+)
+async def test_of_more_budgets_than_can_be_judged_nothing_is_taken_away_and_it_is_said_why(
+    where: ModuleType, limit: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, wanted = ManualClock(), groups(2)
+    kube = stage(clock, pods=wanted)
+    monkeypatch.setattr(where, limit, 1)
+    found = await finished(clock, Disruptions(kube, clock).against(KEY, wanted))
+    assert found.keys() == {write.workload.key for write in wanted}
+    assert all(words in error.budget for error in found.values())
+
+
+async def test_who_is_torn_is_finished_also_where_its_budgets_cannot_be_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, wanted = ManualClock(), groups(2)
+    disruptions = Disruptions(stage(clock, pods=wanted), clock)
+    assert await finished(clock, disruptions.against(KEY, wanted)) == {}
+    monkeypatch.setattr(budgets, "BUDGETS_LIMIT", 1)
+    for _ in range(2):
+        found = await finished(clock, disruptions.against(KEY, wanted[1:]))
+        assert found.keys() == {wanted[-1].workload.key}
