@@ -61,6 +61,7 @@ LEASE = {
     ("coordination.k8s.io", "leases", "update", "precision-operator"),
 }
 SWITCH = {("", "configmaps", "get", "precision-halt")}
+NODES = {("", "nodes", "get", ""), ("", "nodes", "list", "")}
 APISERVERS = {("discovery.k8s.io", "endpointslices", "get", "kubernetes")}
 
 
@@ -130,7 +131,7 @@ def called() -> set[tuple[str, str]]:
 
 
 def test_every_right_is_used_by_a_call_and_every_call_has_its_right() -> None:
-    granted = {*USED, *LEASE, *SWITCH, *APISERVERS, *OWN_NAMESPACE, *OWN_CONFIGURATION, *table(("", "nodes", "list"))}
+    granted = {*USED, *LEASE, *SWITCH, *APISERVERS, *OWN_NAMESPACE, *OWN_CONFIGURATION, *NODES}
     assert {(resource.removesuffix("/status"), verb) for _, resource, verb, _ in granted} == called()
 
 
@@ -194,10 +195,10 @@ def test_named_namespaces_need_no_right_on_namespaced_objects_elsewhere(render: 
     assert config(objects)["watchNamespaces"] == ["a", "b"]
 
 
-def test_nodes_are_listed_only_where_the_admin_lets_it(render: Render) -> None:
+def test_nodes_are_read_only_where_the_admin_lets_it(render: Render) -> None:
     assert not [o for o in render() if o["metadata"]["name"] == "precision-operator-nodes"]
     objects = render("rbac.nodes=true")
-    assert verbs(the(objects, "ClusterRole", "precision-operator-nodes")["rules"]) == table(("", "nodes", "list"))
+    assert verbs(the(objects, "ClusterRole", "precision-operator-nodes")["rules"]) == NODES
     name = "precision-operator-nodes"
     assert bindings(objects) == {**ALWAYS_BOUND, ("", "precision-operator"): "precision-operator", ("", name): name}
 

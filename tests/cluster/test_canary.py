@@ -19,7 +19,7 @@ from precision_operator.kube.client import KubeClient
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.signals.queries import BUILT_IN, render
 from tests.support.cluster_fleet import Json, policy
-from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback, listing_nodes
+from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback, reading_nodes
 from tests.support.shadow_trainers import Fault
 from tests.support.side_by_side import LITERAL, bind, side_by_side
 
@@ -61,7 +61,7 @@ def fleets(
     """Fleets in FP16, hot trainers of them mildly in breach."""
     directory = tmp_path_factory.mktemp("canary")
     fleets = side_by_side(control_plane, directory, POLICIES, operator=operator_kubeconfig, hot=len(HOT))
-    with listing_nodes(control_plane.kubectl), fleets as scenes:
+    with reading_nodes(control_plane.kubectl), fleets as scenes:
         place = {workload: "disabled" if workload in LABELLED else "enabled" for workload in HOT}
         nodes = bind(scenes["nodes"], place, label="fp16")
         for name, scene in scenes.items():

@@ -18,7 +18,7 @@ from tests.support.cluster_scene import (
     PATIENCE_SECONDS,
     Scene,
     assert_all_in_fallback,
-    listing_nodes,
+    reading_nodes,
     staged,
 )
 from tests.support.shadow_trainers import ShadowTrainers
@@ -48,7 +48,7 @@ def lost_node(kubectl: Kubectl) -> Iterator[None]:
     """A node that the control plane has no word of."""
     labels = {"kubernetes.io/hostname": LOST_NODE}
     kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": LOST_NODE, "labels": labels}})
-    with listing_nodes(kubectl):
+    with reading_nodes(kubectl):
         yield
     kubectl("delete", "node", LOST_NODE)
 

@@ -220,10 +220,10 @@ def assert_all_in_fallback(scene: Scene) -> None:
 
 
 @contextmanager
-def listing_nodes(kubectl: Kubectl) -> Iterator[None]:
-    """The operator may list nodes, as the chart allows it where it is asked to."""
+def reading_nodes(kubectl: Kubectl) -> Iterator[None]:
+    """The operator may read nodes, as the chart allows it where it is asked to."""
     *_, namespace, name = OPERATOR.split(":")
-    kubectl("create", "clusterrole", "test-nodes", "--verb=list", "--resource=nodes")
+    kubectl("create", "clusterrole", "test-nodes", "--verb=get,list", "--resource=nodes")
     account = f"--serviceaccount={namespace}:{name}"
     kubectl("create", "clusterrolebinding", "test-nodes", "--clusterrole=test-nodes", account)
     try:

@@ -6,11 +6,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from precision_operator.controller.nodes import AWAY_FRESH_SECONDS, FRESH_SECONDS, Nodes
-from precision_operator.errors import Forbidden
+from precision_operator.controller.nodes import (
+    ASKED_LIMIT,
+    ASKED_SECONDS,
+    AT_ONCE,
+    AWAY_FRESH_SECONDS,
+    FRESH_SECONDS,
+    Nodes,
+)
+from precision_operator.errors import Forbidden, KubeError
+from precision_operator.kube.client import READ_CONNECTIONS
 from precision_operator.kube.port import NODES, JsonObject, Resource
 from tests.support.fake_kube import FakeKube
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock, finished
 
 LABEL = "fp16=disabled"
 
@@ -23,6 +31,29 @@ class Refusing(FakeKube):
     ) -> Sequence[JsonObject]:
         await super().list(resource, namespace, label_selector=label_selector, most_bytes=most_bytes)
         raise Forbidden("nodes is forbidden", status=403)
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+        self.reads.append(("get", resource.plural, name))
+        raise Forbidden("nodes is forbidden", status=403)
+
+
+class Slow(FakeKube):
+    """Each answer takes a second, or as long as is said of that node."""
+
+    def __init__(self, clock: ManualClock, **seconds: float) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seconds = seconds
+        self.most = self.now = 0
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await self._clock.sleep(self._seconds.get(name, 1.0))
+        finally:
+            self.now -= 1
+        return await super().get(resource, namespace, name)
 
 
 def node(fake: FakeKube, name: str, **labels: str) -> None:
@@ -58,14 +89,11 @@ async def test_where_they_may_not_be_read_there_are_none_and_the_log_says_what_t
     assert len(fake.reads) == 1
 
 
-HOSTNAME = "kubernetes.io/hostname"
-
-
 def kubelet(fake: FakeKube, name: str, *, ready: str) -> None:
     status: JsonObject = {
         "conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": ready}]
     }
-    fake.put(NODES, {"metadata": {"name": name, "namespace": "", "labels": {HOSTNAME: name}}, "status": status})
+    fake.put(NODES, {"metadata": {"name": name, "namespace": "", "labels": {}}, "status": status})
 
 
 async def test_nodes_whose_kubelets_do_not_report_are_away() -> None:
@@ -76,12 +104,57 @@ async def test_nodes_whose_kubelets_do_not_report_are_away() -> None:
     assert await nodes.away([]) == frozenset()
     assert fake.reads == [], "nobody is late"
     assert [await nodes.away(["a", "b", "c"]) for _ in range(3)] == [frozenset("bc")] * 3
-    assert len(fake.reads) == 1
+    assert len(fake.reads) == 3
     assert await nodes.away(["d"]) == frozenset("d"), "another node is asked for at once"
     kubelet(fake, "d", ready="True")
     await clock.advance(AWAY_FRESH_SECONDS)
     assert await nodes.away(["d"]) == frozenset()
 
 
-async def test_where_nodes_may_not_be_read_none_is_known_to_be_away() -> None:
-    assert await Nodes(Refusing(), ManualClock()).away(["a"]) == frozenset()
+@pytest.mark.parametrize("other", ["n" * 100, "gone"])
+async def test_a_name_that_is_no_nodes_hides_no_lost_node_beside_it(other: str) -> None:
+    fake = FakeKube()
+    kubelet(fake, "lost", ready="Unknown")
+    assert await Nodes(fake, ManualClock()).away([other, "lost"]) == frozenset(["lost"])
+
+
+async def test_a_node_whose_answer_fails_hides_no_lost_node_beside_it() -> None:
+    class Failing(FakeKube):
+        async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+            if name == "a":
+                raise KubeError("400", status=400)
+            return await super().get(resource, namespace, name)
+
+    fake = Failing()
+    kubelet(fake, "lost", ready="Unknown")
+    assert await Nodes(fake, ManualClock()).away(["a", "lost"]) == frozenset(["lost"])
+
+
+async def test_few_nodes_are_asked_for_at_once_and_what_is_left_by_the_next_pass() -> None:
+    clock = ManualClock()
+    fake, names = Slow(clock), [f"node-{number:03}" for number in range(2 * ASKED_LIMIT)]
+    for name in names:
+        kubelet(fake, name, ready="Unknown")
+    nodes, began = Nodes(fake, clock), clock.now
+    known = [len(await finished(clock, nodes.away(names))) for _ in range(2)]
+    assert clock.now - began == pytest.approx(2 * ASKED_SECONDS, abs=0.2)
+    assert 0 < known[0] < known[1]
+    assert 1 < fake.most <= AT_ONCE < READ_CONNECTIONS
+    assert {name for _, _, name in fake.reads} < set(names[:ASKED_LIMIT])
+
+
+async def test_one_answer_that_does_not_come_costs_no_other() -> None:
+    clock = ManualClock()
+    fake = Slow(clock, hangs=1e9)
+    for name in ("hangs", "lost"):
+        kubelet(fake, name, ready="Unknown")
+    assert await finished(clock, Nodes(fake, clock).away(["hangs", "lost"])) == frozenset(["lost"])
+
+
+async def test_where_nodes_may_not_be_read_none_is_known_to_be_away_and_few_are_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fake = Refusing()
+    assert await Nodes(fake, ManualClock()).away([f"node-{number}" for number in range(20)]) == frozenset()
+    assert len(fake.reads) <= AT_ONCE
+    assert [record.__dict__["reason"] for record in caplog.records] == ["Forbidden"]
