@@ -19,6 +19,9 @@ _LOG = logging.getLogger(__name__)
 LASTING_SECONDS = 5.0
 """A conflict that is met again after so long a back-off is no race of two writers: a person should read of it."""
 
+LAPSE_SECONDS = 1.0
+"""When a key is taken up again that was due while leadership had run out. A renewal in flight may still keep it."""
+
 
 class Worker:
     """Runs passes, one key at a time; several may share everything."""
@@ -50,10 +53,12 @@ class Worker:
             await self._elector.leading.wait()
             key = await self._queue.get()
             try:
-                if self._elector.is_leader and self._inventory.ready and self._halt.known:
+                if not self._elector.is_leader:
+                    # Whoever leads next starts with all policies; but nobody is told of a lapse that a renewal ends.
+                    self._queue.add_after(key, LAPSE_SECONDS)
+                elif self._inventory.ready and self._halt.known:
                     await self.work(key)
-                # Else: whoever leads next starts with all policies, and so do the inventory and the switch once
-                # they are known.
+                # Else: the inventory and the switch start with all policies once they are known.
             finally:
                 self._queue.done(key)
 

@@ -9,7 +9,7 @@ import pytest
 from precision_operator.api.policy import PolicyKey
 from precision_operator.controller.halt import Halt
 from precision_operator.controller.reconcile import Pass, Reconciler
-from precision_operator.controller.worker import Worker
+from precision_operator.controller.worker import LAPSE_SECONDS, Worker
 from precision_operator.errors import Conflict, Forbidden, KubeError, OperatorError, TooManyRequests
 from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.observability.metrics import Metrics
@@ -191,6 +191,31 @@ async def test_the_next_pass_of_a_policy_in_trouble_goes_before_those_that_are_d
     await rig.go(INTERVAL_SECONDS + 1.0)
     assert taken[:4] == ["well", "healthy", "troubled", KEY.name]
     assert taken[4] == "troubled"
+
+
+class Lapsing(LeaseElector):
+    """Leads, and for a moment does not; nobody is told, for the renewal that is in flight succeeds."""
+
+    lapsed = 1
+
+    @property
+    def is_leader(self) -> bool:
+        self.lapsed -= 1
+        return self.lapsed < 0
+
+
+async def test_a_policy_that_is_taken_up_while_leadership_lapses_for_a_moment_is_looked_at_soon_after() -> None:
+    rig = Rig(Pass(INTERVAL_SECONDS))
+    rig.worker._elector = elector = Lapsing(FakeKube(), LeaseSettings(), "system", "one", rig.clock)
+    elector.leading.set()
+    rig.worker._halt.known = True
+    rig.queue.add(KEY)
+    task = asyncio.ensure_future(rig.worker.run())
+    await rig.clock.advance(LAPSE_SECONDS)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    rig.queue.close()
+    assert len(rig.reconciler.at) == 1
 
 
 async def test_a_pass_that_breaks_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
