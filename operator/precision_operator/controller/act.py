@@ -48,6 +48,9 @@ PATIENCE_SECONDS = 1.0
 """How long a pass may write that is no emergency, with all that it asks meanwhile. Then the policy is looked at again, and
 what is still right is written."""
 
+EVENTS_AT_ONCE, EVENTS_SECONDS = 4, 10.0
+"""Events are sent beside the passes: so many at once of all policies, and those of a pass for so long. The rest is left."""
+
 REASON_CHARACTERS = 200
 """Of why nothing may be written, as it is shown."""
 
@@ -122,6 +125,8 @@ class Actor:
         self._disruptions = Disruptions(api, clock)
         self._waiting: dict[tuple[PolicyKey, str], _Waiting] = {}
         """By policy and what waits."""
+        self._few_events = asyncio.Semaphore(EVENTS_AT_ONCE)
+        self._announcing: set[asyncio.Task[None]] = set()
 
     def refused(self, key: PolicyKey) -> tuple[RefusedWrite, ...]:
         """Writes of the last pass that the API server refused, and will refuse again."""
@@ -157,9 +162,7 @@ class Actor:
             await (work if emergency else within(self._clock, until - self._clock.monotonic(), work))
         except TimeoutError:
             turn.cut_short = True  # each write is conditional, so one that is cut off may be sent again
-        for action in actions:
-            if isinstance(action, Notify):
-                await self._emit(policy, action)
+        self._announce(policy, [action for action in actions if isinstance(action, Notify)])
         return Acted(tuple(turn.failures), turn.again or turn.cut_short)
 
     async def _carry_out(self, turn: _Turn, state: State, wanted: Sequence[Write]) -> None:
@@ -233,7 +236,7 @@ class Actor:
         if not waiting.announced:
             waiting.announced = True
             text = f"{what} goes on though admission is not confirmed ({admission.reason}): {admission.message}"
-            await self._emit(policy, Notify(NotConfirmed.reason, text))
+            self._announce(policy, [Notify(NotConfirmed.reason, text)])
         return None
 
     async def _together(self, turn: _Turn, writes: Sequence[Write]) -> None:
@@ -306,9 +309,27 @@ class Actor:
         if (cause := self._halt.cause) is not None and not isinstance(action, ResumeJob):
             raise Halted(f"{what}: {cause.message}", status=409)
 
+    def _announce(self, policy: Policy, notices: Sequence[Notify]) -> None:
+        """Nothing waits for it: the next pass of an emergency may have to write at once."""
+        if notices:
+            task = asyncio.ensure_future(self._emit_all(policy, notices))
+            self._announcing.add(task)
+            task.add_done_callback(self._announcing.discard)
+
+    async def _emit_all(self, policy: Policy, notices: Sequence[Notify]) -> None:
+        sent = [asyncio.ensure_future(self._emit(policy, notice)) for notice in notices]
+        try:
+            await within(self._clock, EVENTS_SECONDS, asyncio.wait(sent))
+        except TimeoutError:
+            _LOG.warning("events not recorded within %g s", EVENTS_SECONDS, extra={"policy": policy.name})
+        finally:
+            for task in sent:
+                task.cancel()
+
     async def _emit(self, policy: Policy, notice: Notify) -> None:
         reference = PolicyRef(policy.namespace, policy.name, policy.uid)
-        await self._events.emit(reference, notice.reason, notice.message, notice.warning)
+        async with self._few_events:
+            await self._events.emit(reference, notice.reason, notice.message, notice.warning)
 
 
 def _is_emergency(state: State) -> bool:

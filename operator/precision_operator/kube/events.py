@@ -75,7 +75,7 @@ class EventRecorder:
                 )
                 return
             except NotFound:  # the API server keeps Events for an hour
-                del self._recorded[key]
+                self._recorded.pop(key, None)
         name = self._name(key)
         await self._api.create(EVENTS, key[0].namespace, self._body(key, name, stamp, warning=warning))
         self._recorded[key] = _Recorded(name, 1)

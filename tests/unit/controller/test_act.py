@@ -11,13 +11,14 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import State
-from precision_operator.controller.act import OVERDUE_SECONDS, PATIENCE_SECONDS, Acted
+from precision_operator.controller.act import EVENTS_AT_ONCE, EVENTS_SECONDS, OVERDUE_SECONDS, PATIENCE_SECONDS, Acted
 from precision_operator.controller.echo import PATIENCE_SECONDS as ECHO_SECONDS
 from precision_operator.controller.expectations import EXPIRY_SECONDS
 from precision_operator.controller.refusals import REFUSED_LIMIT
 from precision_operator.core.actions import Action, DeletePod, Notify
 from precision_operator.core.model import RefusedWrite, Request
 from precision_operator.errors import Conflict, Forbidden, PreconditionFailed, TooManyRequests, Unavailable
+from precision_operator.kube.port import EVENTS, JsonObject, Resource
 from precision_operator.reasons import Reason
 from tests.support.acting import EMERGENCY, GRADUAL, KEY, POLICY, SERVER, STATE, Rig, deletion, request
 from tests.support.manual_clock import finished, late
@@ -261,6 +262,47 @@ async def test_events_come_whatever_else_fails() -> None:
     rig.refuse = {"a": Forbidden("403")}
     await rig.act(request("a"), Notify(Reason.ROLLED_BACK, "all of it"), Notify(Reason.PROMOTED, "too"))
     assert sorted(rig.events) == [("Promoted", 1), ("RolledBack", 1)]
+
+
+async def test_an_event_that_hangs_delays_no_second_pass_and_no_other_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig("a")
+    create, began = rig.kube.create, rig.clock.monotonic()
+
+    async def hang(resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
+        if resource == EVENTS and body["reason"] == Reason.ROLLED_BACK:
+            await asyncio.Event().wait()
+        return await create(resource, namespace, body)
+
+    monkeypatch.setattr(rig.kube, "create", hang)
+    rig.refuse = {"a": Unavailable("503")}
+    acted = await rig.act(request("a"), Notify(Reason.ROLLED_BACK, "all of it"), Notify(Reason.PROMOTED, "too"))
+    rig.refuse = {}
+    again = await rig.act(request("a"))
+    assert (rig.reasons(acted), rig.reasons(again), rig.order) == (
+        ["Unavailable"],
+        [],
+        ["patch a", "patch a after the echo"],
+    )
+    assert rig.clock.monotonic() - began < 1.0
+    assert rig.events == [("Promoted", 1)]
+    await rig.clock.advance(EVENTS_SECONDS)
+    assert not rig.actor._announcing
+
+
+async def test_of_many_events_few_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    asked = 0
+
+    async def hang(*_: object) -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(rig.kube, "create", hang)
+    await rig.act(*(Notify(Reason.PROMOTED, str(number)) for number in range(20)))
+    assert asked == EVENTS_AT_ONCE
+    await rig.clock.advance(EVENTS_SECONDS)
+    assert asked == EVENTS_AT_ONCE
 
 
 async def test_writes_of_a_promotion_give_way_after_a_second_though_the_server_hangs(
