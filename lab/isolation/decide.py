@@ -1,4 +1,4 @@
-"""The CPU time of one decision, for each signal and size of a fleet: a slow one holds up every other policy."""
+"""The CPU time of one decision, for each signal, unit and size of a fleet: a slow one holds up every other policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lab.bench import decide
 
 
 def measure(directory: Path) -> Sequence[Mapping[str, object]]:
-    """``[{signal, workloads, cpu_seconds, slope}]`` of fleets in mid-rollout of which every moved workload is in breach."""
+    """``[{signal, unit, workloads, pods, cpu_seconds, slope}]`` of fleets in mid-rollout; all that moved is in breach."""
     return [dict(row) for row in decide.sloped(decide.measure())]
 
 
@@ -18,12 +18,13 @@ def missed(found: Mapping[str, object] | Sequence[Mapping[str, object]]) -> list
     rows = [found] if isinstance(found, Mapping) else found
     sentences = []
     for row in rows:
-        workloads, seconds = row["workloads"], row["cpu_seconds"]
-        assert isinstance(workloads, int)
+        pods, seconds = row["pods"], row["cpu_seconds"]
+        assert isinstance(pods, int)
         assert isinstance(seconds, float)
-        budget = decide.BUDGET_SECONDS[workloads]
+        budget = decide.BUDGET_SECONDS[pods]
         if seconds > budget:
             sentences.append(
-                f"{row['signal']}: expected at most {budget:g} s of CPU for {workloads} workloads, found {seconds:g}"
+                f"{row['signal']}, unit {row['unit']}: expected at most {budget:g} s of CPU for {pods} pods, "
+                f"found {seconds:g}"
             )
     return sentences

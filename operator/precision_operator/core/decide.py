@@ -21,6 +21,7 @@ from precision_operator.core.derive import derive_facts
 from precision_operator.core.desired import Desired
 from precision_operator.core.evidence.assessment import listed
 from precision_operator.core.facts import Facts
+from precision_operator.core.fleet import Fleet
 from precision_operator.core.leaving import noticed
 from precision_operator.core.lifecycle import continued, without_policy
 from precision_operator.core.memory import shortage_events
@@ -124,7 +125,8 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
         outcome = replace(outcome, desired=())
     else:
         state = assign(facts, before, outcome.state)
-        desired = tuple(_as_assigned(facts, d, state) for d in outcome.desired)
+        fleet = replace(facts, state=state).fleet
+        desired = tuple(_as_assigned(fleet, d) for d in outcome.desired)
         outcome = replace(outcome, state=state, desired=desired)
     going_on, took = _going_on(facts, outcome) if facts.acts else (outcome.state.restarts, [])
     for _ in range(2):
@@ -198,13 +200,13 @@ def _predicted(facts: Facts, outcome: Outcome, planned: Plan) -> Outcome:
     return replace(outcome, notices=(*outcome.notices, Notify(Reason.DEADLINE_UNREACHABLE, text)))
 
 
-def _as_assigned(facts: Facts, desired: Desired, state: State) -> Desired:
+def _as_assigned(fleet: Fleet, desired: Desired) -> Desired:
     """Running pods are asked for what new ones are given, also where this commit assigns another mode than was meant.
 
     Of a member that has moved in part only the moved ones are asked for something else.
     """
+    state = fleet.state
     if desired.workload.key in state.shares and not desired.rollback and state.fallback is not None:
-        fleet = replace(facts, state=state).fleet
         moved = frozenset(pod.uid for pod in fleet.part(desired.workload).pods)
         delivery = desired.delivery if desired.workload.key in fleet.by_index else Delivery.HOT
         return replace(desired, delivery=delivery, pods=moved, rest=state.fallback)

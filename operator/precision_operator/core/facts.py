@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, RESERVE_BYTES, fleet_bytes
@@ -17,7 +17,7 @@ from precision_operator.api.spec import Delivery, Fallback, PolicyEnforcement, P
 from precision_operator.api.state import Failing, Phase, State
 from precision_operator.core.attempt import Attempt
 from precision_operator.core.evidence.assessment import Assessment, lost
-from precision_operator.core.fleet import Fleet
+from precision_operator.core.fleet import Fleet, Parts
 from precision_operator.core.leaving import blocked, noticed
 from precision_operator.core.memory import lacks_memory
 from precision_operator.core.model import Evaluation, Observation, WorkloadView
@@ -58,11 +58,13 @@ class Facts:
     """The breaches that stand after this evaluation."""
     bf16_keys: frozenset[str] = frozenset()
     """Keys of the workloads whose fallback is BF16, for want of memory; settled at the start of a pass."""
+    parts: Parts = field(default_factory=dict, compare=False, repr=False)
+    """What was found of workloads that have moved in part: nothing of it depends on more of the state than their shares."""
 
     @cached_property
     def fleet(self) -> Fleet:
         """Who is moved, and what of each."""
-        return Fleet(self.policy, self.state, self.observation, self.workloads, self.movable, self.stuck)
+        return Fleet(self.policy, self.state, self.observation, self.workloads, self.movable, self.stuck, self.parts)
 
     @cached_property
     def places(self) -> Places:

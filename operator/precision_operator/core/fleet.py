@@ -1,7 +1,7 @@
 """The fleet of one pass: who is selected, who is moved, what of each, and what is watched there."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from precision_operator.api.modes import Mode
@@ -12,6 +12,9 @@ from precision_operator.contract import MAX_POD_GENERATION
 from precision_operator.core.cohorts.units import asked_for_less, by_index, moved_pods, trains_alone
 from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods, observed_mode, running_pods
+
+Parts = dict[tuple[int, int, Mode], tuple[WorkloadView, WorkloadView]]
+"""Identity of a workload, share and fallback → that workload, and the part of it."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Fleet:
     """Selected workloads with the way in which each can be moved, by name."""
     stuck: tuple[str, ...]
     """Keys of selected workloads that no delivery can move."""
+    parts: Parts = field(default_factory=dict, compare=False, repr=False)
+    """What ``part`` has found, shared by the states that a pass goes through."""
 
     @property
     def spec(self) -> PolicySpec:
@@ -49,6 +54,13 @@ class Fleet:
         share = self.state.shares.get(workload.key)
         if share is None:
             return workload
+        fallback = self.state.fallback or self.spec.fallback
+        known = id(workload), share, fallback
+        if known not in self.parts:
+            self.parts[known] = workload, self._part(workload, share, fallback)
+        return self.parts[known][1]
+
+    def _part(self, workload: WorkloadView, share: int, fallback: Mode) -> WorkloadView:
         if workload.key in self.by_index:
             below = tuple(pod for pod in workload.pods if 0 <= pod.index < workload.first_index + share)
             return replace(workload, pods=below, replicas=min(share, workload.replicas))
@@ -56,7 +68,7 @@ class Fleet:
             self.policy.uid,
             workload,
             share,
-            fallback=self.state.fallback or self.spec.fallback,
+            fallback=fallback,
             evaluation=self.evaluation,
             may_join=self.may_join,
         )

@@ -33,9 +33,12 @@ def test_the_bound_of_disruption_budgets(stall: float, sentences: int) -> None:
 
 def test_each_decision_is_reported_with_the_power_by_which_its_signals_cost_grows() -> None:
     costs = {("speed", 1000): 0.01, ("speed", 5000): 0.05, ("memory", 1000): 0.01, ("memory", 5000): 0.25}
-    rows = [Row(signal=signal, workloads=size, cpu_seconds=cost) for (signal, size), cost in costs.items()]
+    rows = [
+        Row(signal=signal, unit="Workload", workloads=size, pods=size, cpu_seconds=cost)
+        for (signal, size), cost in costs.items()
+    ]
     found = sloped(rows)
-    assert [(row["signal"], row["workloads"], row["cpu_seconds"], row["slope"]) for row in found] == [
+    assert [(row["signal"], row["pods"], row["cpu_seconds"], row["slope"]) for row in found] == [
         (signal, size, cost, {"speed": 1.0, "memory": 2.0}[signal]) for (signal, size), cost in costs.items()
     ]
     assert decide.missed([dict(row) for row in found]) == []
