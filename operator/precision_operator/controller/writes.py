@@ -6,6 +6,7 @@ from itertools import chain
 from weakref import WeakValueDictionary
 
 from precision_operator.api.policy import PolicyKey
+from precision_operator.api.wire import mapping, text
 from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
 from precision_operator.errors import AnswerTooLarge, DisruptionBudget, NotFound
 from precision_operator.kube.port import DISRUPTION_BUDGETS, JOBS, PODS, Deletion, JsonObject, KubeApi, Operation
