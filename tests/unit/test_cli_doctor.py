@@ -72,10 +72,12 @@ def test_who_may_not_read_policies_is_told_so_and_what_else_was_found(
 ) -> None:
     allowed = sound.fake.list
 
-    async def listed(resource: Resource, *where: str, **given: str) -> Sequence[JsonObject]:
+    async def listed(
+        resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
+    ) -> Sequence[JsonObject]:
         if resource == POLICIES:
             raise Forbidden("bob may not list precisionpolicies", status=403)
-        return await allowed(resource, *where, **given)
+        return await allowed(resource, namespace, label_selector=label_selector, most_bytes=most_bytes)
 
     monkeypatch.setattr(sound.fake, "list", listed)
     found = amiss(sound, code=1)

@@ -168,10 +168,12 @@ def test_uninstall_names_what_is_held_though_a_crd_is_gone_already(cli: Cli) -> 
 
     listed = cli.fake.list
 
-    async def without_policies(resource: Resource, *where: str, **how: str) -> Sequence[JsonObject]:
+    async def without_policies(
+        resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
+    ) -> Sequence[JsonObject]:
         if resource == POLICIES:
             raise NotFound("the server could not find the requested resource", status=404)
-        return await listed(resource, *where, **how)
+        return await listed(resource, namespace, label_selector=label_selector, most_bytes=most_bytes)
 
     cli.fake.list = without_policies  # type: ignore[method-assign]
     assert A in cli("uninstall", "--yes")

@@ -64,11 +64,11 @@ async def examine_installation(session: Session, *, everywhere: bool) -> list[Di
     return found
 
 
-async def _listed(session: Session, group: str, plural: str, **given: str) -> Sequence[JsonObject]:
+async def _listed(session: Session, group: str, plural: str) -> Sequence[JsonObject]:
     """In whichever version the API server has them."""
     for version in ("v1", "v1beta1"):
         try:
-            return await session.api.list(Resource(group, version, plural), "", **given)
+            return await session.api.list(Resource(group, version, plural), "")
         except NotFound:
             continue
     return ()
