@@ -1,16 +1,18 @@
 """Being asked to stop, also as PID 1 and also while a library call blocks.
 
-The stop signals are blocked in every thread and taken by one thread with sigwait. So they are noticed at once even if
-the main thread sits in a native call (joining a process group, importing torch for 18 s). As PID 1, where the kernel drops
-signals that have no handler, they are not lost: a blocked signal is kept.
+Python's own handler writes a signal's number into a pipe, and a thread reads it. So a stop is noticed at once even if the
+main thread sits in a native call (joining a process group, importing torch for 18 s), and as PID 1, where the kernel drops
+signals that have no handler. Nothing stays blocked: what a person's code starts would inherit that, and could not be ended.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 from collections.abc import Callable
+from types import FrameType
 
 from ..errors import EXIT_STOPPED
 from ..values.logs import JsonLog
@@ -35,10 +37,24 @@ class StopFlag:
 
     @classmethod
     def install(cls, log: JsonLog) -> StopFlag:
-        """Block the signals and start the thread. Main thread only, before other threads: they inherit the block."""
+        """Take the signals from here on, also those that whoever started us has blocked. Main thread only."""
         flag = cls(log)
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        threading.Thread(target=flag._wait_for_signals, name="signals", daemon=True).start()
+        incoming, outgoing = os.pipe()
+        os.set_blocking(outgoing, False)
+        threading.Thread(target=flag._wait_for_signals, args=(incoming,), name="signals", daemon=True).start()
+
+        def pass_on(number: int, frame: FrameType | None) -> None:
+            # Once more: a person's code (asyncio, say) may have put a descriptor of its own in the place of ours.
+            with contextlib.suppress(OSError):
+                os.write(outgoing, bytes([number]))
+
+        signal.set_wakeup_fd(outgoing, warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, pass_on)
+            # A person's native code need not know that a call can be interrupted.
+            signal.siginterrupt(number, False)
+        _leave_forks_alone(pass_on, outgoing)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         return flag
 
     @property
@@ -69,6 +85,40 @@ class StopFlag:
         """Sleep, but no longer than until a stop is asked for; True if it was."""
         return self._event.wait(seconds)
 
-    def _wait_for_signals(self) -> None:
+    def _wait_for_signals(self, incoming: int) -> None:
         while True:
-            self.set(signal.Signals(signal.sigwait(_SIGNALS)).name)
+            # Also the numbers of other signals that a person's code handles.
+            number = os.read(incoming, 1)[0]
+            if number in _SIGNALS:
+                self.set(signal.Signals(number).name)
+
+
+def _leave_forks_alone(pass_on: Callable[[int, FrameType | None], None], outgoing: int) -> None:
+    """A fork is nothing of ours: a signal to it must not stop training, and SIGTERM must end it.
+
+    A signal to this whole process group is ours alone, for training goes on to a boundary, and needs its workers. So a
+    fork does not notice SIGINT, which terminals send; and where we lead a session, as torchrun has it, it gets a process
+    group of its own.
+    """
+    masks = threading.local()
+
+    def before() -> None:
+        # Until its handlers are not ours any more.
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+    def in_parent() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def in_child() -> None:
+        replaced = signal.set_wakeup_fd(-1)
+        if replaced not in (-1, outgoing):
+            signal.set_wakeup_fd(replaced)
+        if signal.getsignal(signal.SIGTERM) is pass_on:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) is pass_on:
+            signal.signal(signal.SIGINT, lambda *_: None)
+        if os.getsid(0) == os.getppid():
+            os.setpgid(0, 0)
+        in_parent()
+
+    os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
