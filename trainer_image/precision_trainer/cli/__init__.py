@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -83,8 +84,9 @@ def run() -> None:
 
     def end() -> None:
         if ended:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):  # what it held is lost; the exit code is not
+                    stream.flush()
             os._exit(ended[0])
 
     # Handlers run last in, first out: the first one registered is the last to run.

@@ -48,6 +48,7 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
     """
     torch.set_num_threads(options.threads)
     metrics = Metrics()
+    log.on_lost = lambda: metrics.add({"genesis_log_lines_lost": 1.0})
     exporter = None
     if log.rank == 0 and options.metrics_port >= 0:
         # Before the process group meets: Prometheus should see the counters at 0.

@@ -35,6 +35,7 @@ _COUNTERS = {
     "genesis_runs_failures": "Times that the list of runs (runs.json) could not be written; training went on, and a "
     "crash may not count as a failed run.",
     "genesis_checkpoint_lease_errors": "Times that the checkpoint directory's lease could not be read or written.",
+    "genesis_log_lines_lost": "Log lines of this rank that could not be written to stdout; training went on.",
 }
 _GAUGES = {
     "genesis_sentinel_level": "How far the sentinel has gone: 0 nominal, 1 lower scale, 2 pinned layers, 3 BF16, 4 FP32, "

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 Field: TypeAlias = "str | int | float | bool | list[str] | list[int] | None"
@@ -17,12 +17,16 @@ class JsonLog:
     """Writes events as single lines; safe from several threads.
 
     ``rank`` and ``world_size`` are added to every line, so that a reader of a pod's mixed output can tell the ranks apart.
+
+    A line that cannot be written (a full volume, a reader that is gone) is lost: it must end neither training nor a thread.
     """
 
     def __init__(self, rank: int = 0, world_size: int = 1) -> None:
         self.rank = rank
         self._common: dict[str, Field] = {"rank": rank, "world_size": world_size}
         self._lock = threading.Lock()
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called for each line that could not be written."""
 
     def event(self, event: str, *, at: float | None = None, **fields: Field) -> None:
         """Write one line.
@@ -39,11 +43,14 @@ class JsonLog:
         for key, value in fields.items():
             record[key] = None if isinstance(value, float) and not _finite(value) else value
         record["time"] = round(time.time() if at is None else at, 6)
-        line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-        with self._lock:
-            # One write of a whole line: lines of two ranks that share a pipe do not mix (PIPE_BUF is 4096 bytes).
-            sys.stdout.write(line)
-            sys.stdout.flush()
+        try:
+            with self._lock:
+                try:
+                    _put(json.dumps(record, ensure_ascii=False, allow_nan=False))
+                except UnicodeEncodeError:
+                    _put(json.dumps(record, allow_nan=False))
+        except (OSError, ValueError):
+            self.on_lost()
 
     def warning(self, event: str, message: str, **fields: Field) -> None:
         """An event that a person should read; training goes on."""
@@ -52,6 +59,12 @@ class JsonLog:
     def error(self, event: str, message: str, **fields: Field) -> None:
         """An event that needs a person; says expected, found and the next step."""
         self._write(event, None, {"level": "error", "message": message, **fields})
+
+
+def _put(line: str) -> None:
+    # One write of a whole line: lines of two ranks that share a pipe do not mix (PIPE_BUF is 4096 bytes).
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def from_env() -> JsonLog:
