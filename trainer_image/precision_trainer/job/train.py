@@ -161,6 +161,7 @@ class Session:
             log=log,
             metrics=metrics,
             healthy_after_steps=options.healthy_after,
+            collective_seconds=options.ddp_timeout_seconds,
         )
         sentinel = self.trainer.sentinel
         if sentinel is not None:

@@ -1,8 +1,14 @@
-"""One checkpoint for all ranks, or none; and one lease, of rank 0, that all wait for."""
+"""One checkpoint for all ranks, or none; and what one rank does on the volume, that all wait for."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import TypeVar
+
+import torch
 
 from ..distributed import ddp
 from ..errors import CheckpointError
@@ -12,23 +18,72 @@ from .lease import Lease
 
 _SLICE_SECONDS = 5.0
 
+T = TypeVar("T")
+
 
 def take_lease_together(lease: Lease | None, collective_seconds: float) -> None:
     """Wait until rank 0 has its lease, however long that takes; all ranks call it, with the process group formed.
 
-    The ranks meet again and again meanwhile. So no collective waits for long, and a rank that dies is noticed.
-
     Args:
-        lease: of rank 0; None: it writes no checkpoints. Of other ranks it is not looked at.
+        lease: of rank 0; None on the others, and where it writes no checkpoints.
         collective_seconds: how long a rank waits in a collective for the others before it gives up.
     """
+    _meet_until(lambda seconds: lease is None or lease.take(seconds), collective_seconds)
+
+
+def work_together(work: Callable[[], T] | None, collective_seconds: float) -> T | None:
+    """Do ``work`` in a thread, and wait until all ranks are done with theirs, however long a volume takes; all call it.
+
+    Args:
+        work: of this rank; None: it only waits.
+        collective_seconds: see :func:`take_lease_together`.
+
+    Returns:
+        What ``work`` returned. What it raised is raised here, once all ranks are done.
+    """
+    if work is None:
+        _meet_until(lambda _: True, collective_seconds)
+        return None
+    job = _begin(work)
+    _meet_until(lambda seconds: bool(wait([job], seconds).done), collective_seconds)
+    return job.result()
+
+
+def _begin(work: Callable[[], T]) -> Future[T]:
+    job: Future[T] = Future()
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+
+    def run() -> None:
+        try:
+            if device is not None:
+                torch.cuda.set_device(device)  # each thread has its own
+            job.set_result(work())
+        except BaseException as error:  # noqa: BLE001  (raised where the result is asked for)
+            job.set_exception(error)
+
+    # A daemon: after an error, a volume that hangs must not keep the process.
+    threading.Thread(target=run, name="volume", daemon=True).start()
+    return job
+
+
+def _meet_until(done: Callable[[float], bool], collective_seconds: float) -> None:
+    """The ranks meet again and again meanwhile. So no collective waits for long, and a rank that dies is noticed.
+
+    Args:
+        done: on this rank; waits for that, for so many seconds at most.
+        collective_seconds: see :func:`take_lease_together`.
+    """
     slice_seconds = min(_SLICE_SECONDS, collective_seconds / 4)
-    while not ddp.exchange({"go": lease is None or lease.take(slice_seconds)})[0]["go"]:
+    while not all(one["done"] for one in ddp.exchange({"done": done(slice_seconds)})):
         pass
 
 
 def load_together(
-    store: CheckpointStore, trainer: ExtendedFP16Trainer, choose: Callable[[], Loaded | None]
+    store: CheckpointStore,
+    trainer: ExtendedFP16Trainer,
+    choose: Callable[[], Loaded | None],
+    *,
+    collective_seconds: float,
 ) -> Loaded | None:
     """Rank 0 chooses, every rank reads; all ranks call it.
 
@@ -38,21 +93,24 @@ def load_together(
     Raises:
         CheckpointError: on all ranks, if any of them found none that can be used.
     """
-    loaded: Loaded | None = None
-    error: str | None = None
-    if trainer.rank == 0:
-        try:
-            loaded = choose()
-        except Exception as failed:  # noqa: BLE001  (whatever torch and the disk raise)
-            # Rank 0 must not leave the others waiting: they get to know first.
-            error = str(failed)
+    first = partial(_attempt, choose) if trainer.rank == 0 else None
+    # Rank 0 must not leave the others waiting: they get to know of its error first.
+    loaded, error = work_together(first, collective_seconds) or (None, None)
     step = ddp.exchange({"step": loaded.state["step"] if loaded is not None else None})[0]["step"]
-    if isinstance(step, int) and loaded is None:
-        try:
-            loaded = store.load(step, trainer.model, trainer.optimizer)
-        except Exception as failed:  # noqa: BLE001  (as above)
-            error = f"rank {trainer.rank}: {failed}"
+    if isinstance(step, int):
+        load = partial(store.load, step, trainer.model, trainer.optimizer)
+        read = partial(_attempt, load) if loaded is None else None
+        loaded, error = work_together(read, collective_seconds) or (loaded, error)
+        error = f"rank {trainer.rank}: {error}" if error is not None else None
     errors = [str(one["error"]) for one in ddp.exchange({"error": error}) if one["error"] is not None]
     if errors:
         raise CheckpointError("; ".join(errors))
     return loaded
+
+
+def _attempt(work: Callable[[], Loaded | None]) -> tuple[Loaded | None, str | None]:
+    """What it returned, or what was wrong, whatever torch and the disk raise."""
+    try:
+        return work(), None
+    except Exception as failed:  # noqa: BLE001  (said by the caller, on all ranks)
+        return None, str(failed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -22,7 +23,7 @@ from ..telemetry.metrics import Metrics
 from ..telemetry.progress import Progress
 from ..values.logs import JsonLog
 from . import choice
-from .agree import load_together
+from .agree import load_together, work_together
 from .checkpoints import CheckpointStore
 from .saver import PATIENCE_SECONDS, Saver
 
@@ -57,9 +58,14 @@ class Checkpointer:
         log: JsonLog,
         metrics: Metrics | None = None,
         healthy_after_steps: int = HEALTHY_AFTER_STEPS,
+        collective_seconds: float = 120.0,
     ) -> None:
-        """Keep ``trainer``'s state in ``store`` (None: nothing outlives the process, and there is nothing to rewind to)."""
+        """Keep ``trainer``'s state in ``store`` (None: nothing outlives the process, and there is nothing to rewind to).
+
+        A rank waits ``collective_seconds`` in a collective for the others before it gives up.
+        """
         self._trainer, self._store, self._log = trainer, store, log
+        self._collective_seconds = collective_seconds
         self._metrics = metrics or Metrics()
         self._fingerprint = fingerprint
         self._samples_per_step = samples_per_step
@@ -106,7 +112,10 @@ class Checkpointer:
         loaded = None
         if store is not None:
             loaded = load_together(
-                store, self._trainer, lambda: choice.to_start(store, self._trainer, rewind_generation, self._log)
+                store,
+                self._trainer,
+                lambda: choice.to_start(store, self._trainer, rewind_generation, self._log),
+                collective_seconds=self._collective_seconds,
             )
         if loaded is None:
             if resume_from:
@@ -161,7 +170,12 @@ class Checkpointer:
         try:
             if store is None:
                 raise CheckpointError("there is no checkpoint directory; set --checkpoint-dir")
-            loaded = load_together(store, trainer, lambda: choice.to_rewind(store, trainer, self._saver))
+            loaded = load_together(
+                store,
+                trainer,
+                lambda: choice.to_rewind(store, trainer, self._saver),
+                collective_seconds=self._collective_seconds,
+            )
             assert loaded is not None
         except CheckpointError as error:
             self._log.error("rewind_failed", str(error), step=before, reason=reason)
@@ -202,8 +216,12 @@ class Checkpointer:
         trainer, saver, started = self._trainer, self._saver, time.monotonic()
         if self._store is None:
             return
-        if saver is not None:
-            saver.collect(PATIENCE_SECONDS if patient else 0.0)
+        if patient:
+            work_together(
+                partial(saver.collect, PATIENCE_SECONDS) if saver is not None else None, self._collective_seconds
+            )
+        elif saver is not None:
+            saver.collect(0.0)
         everyone = ddp.exchange({"rng": random_state(), "busy": saver is not None and saver.busy})
         if everyone[0]["busy"]:
             if saver is not None:
@@ -234,15 +252,19 @@ class Checkpointer:
         if self._store is None or step == self._begun_at:
             return
         everyone = ddp.exchange({"rng": random_state()})
-        mine: dict[str, object] = {"error": None}
-        if saver is not None:
+
+        def write() -> str | None:
+            assert saver is not None
             saver.collect(None)
-            if saver.on_disk != step:
-                try:
+            try:
+                if saver.on_disk != step:
                     saver.write_now(self._state(everyone))
-                except Exception as error:  # noqa: BLE001  (the other ranks wait to be told)
-                    mine["error"] = str(error)
-        refused = ddp.exchange(mine)[0]["error"]
+            except Exception as error:  # noqa: BLE001  (the other ranks wait to be told)
+                return str(error)
+            return None
+
+        error = work_together(write if saver is not None else None, self._collective_seconds)
+        refused = ddp.exchange({"error": error})[0]["error"]
         if refused is not None:
             raise CheckpointError(str(refused))
         self.saved_step = step

@@ -16,7 +16,7 @@ from ..values.logs import JsonLog
 from .checkpoints import CheckpointStore
 
 PATIENCE_SECONDS = 30.0
-"""How long a requested checkpoint, or a rewind, waits for the one that is being written. Well below its group's timeout."""
+"""How long a requested checkpoint, or a rewind, waits for the one that is being written."""
 _SAVE, _TAG = "save", "tag"
 
 

@@ -1,0 +1,136 @@
+"""A volume on which one piece of work lasts longer than the process group's time-out; run by process_group.py."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from precision_trainer import PrecisionMode
+from precision_trainer.checkpoint import files
+from precision_trainer.distributed import ddp
+from precision_trainer.store.checkpointer import Checkpointer
+from precision_trainer.store.checkpoints import CheckpointStore
+from precision_trainer.values.logs import JsonLog
+
+from .scenarios import Result, make, step
+
+TIMEOUT_SECONDS = 10.0
+_MEETINGS = 5
+"""Of the ranks, while the work lasts: each takes a quarter of the time-out, so that together they take longer."""
+
+
+@contextmanager
+def _slow(name: str) -> Iterator[None]:
+    """The function of ``files`` goes on only once the ranks have met so often after it began."""
+    exchange, work = ddp.exchange, getattr(files, name)
+    begun, over, meetings = threading.Event(), threading.Event(), iter(range(_MEETINGS - 1, -1, -1))
+
+    def meet(value: Mapping[str, object]) -> list[dict[str, object]]:
+        if begun.is_set() and next(meetings, 0) == 0:
+            over.set()
+        return exchange(value)
+
+    def wait(*arguments: object) -> object:
+        begun.set()
+        assert over.wait(6 * TIMEOUT_SECONDS), "the ranks did not meet meanwhile"
+        result: object = work(*arguments)
+        return result
+
+    with patch.object(ddp, "exchange", meet), patch.object(files, name, wait):
+        yield
+
+
+def _checkpointer(rank: int, world: int, directory: str) -> Checkpointer:
+    trainer = make(rank, world, PrecisionMode.FP32)
+    store = CheckpointStore(directory, JsonLog(rank, world))
+    return Checkpointer(
+        trainer,
+        store,
+        "data",
+        8,
+        log=JsonLog(rank, world),
+        healthy_after_steps=1,
+        collective_seconds=TIMEOUT_SECONDS,
+    )
+
+
+def _advance(checkpointer: Checkpointer, steps: int) -> None:
+    trainer = checkpointer._trainer
+    for _ in range(steps):
+        checkpointer.observe(trainer.begin_step().records)
+        step(trainer)
+    checkpointer.observe(trainer.drain().records)
+
+
+def _on_one(rank: int, world: int, scenario: Callable[[Checkpointer, str], int | None]) -> Result:
+    """What ``scenario`` returned, with one directory for all ranks; and the steps on disk afterwards."""
+    directory = str(ddp.exchange({"path": tempfile.mkdtemp() if rank == 0 else ""})[0]["path"])
+    checkpointer = _checkpointer(rank, world, directory)
+    checkpointer.resume()
+    _advance(checkpointer, 3)
+    try:
+        result = scenario(checkpointer, directory)
+        checkpointer.close()
+        ddp.exchange({})
+        saved = sorted(path.name for path in Path(directory).glob("step-*"))
+        ddp.exchange({})
+        return {"result": result, "saved": saved}
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def finish(rank: int, world: int) -> Result:
+    """The last checkpoint is written."""
+
+    def scenario(checkpointer: Checkpointer, directory: str) -> int:
+        with _slow("write"):
+            checkpointer.finish()
+        return checkpointer.saved_step
+
+    return _on_one(rank, world, scenario)
+
+
+def save_as_asked(rank: int, world: int) -> Result:
+    """Somebody asks for a checkpoint while another one is written."""
+
+    def scenario(checkpointer: Checkpointer, directory: str) -> int:
+        with _slow("write"):
+            checkpointer.save()
+            _advance(checkpointer, 1)
+            checkpointer.save(patient=True)
+        return checkpointer.saved_step
+
+    return _on_one(rank, world, scenario)
+
+
+def resume(rank: int, world: int) -> Result:
+    """All ranks read the checkpoint."""
+
+    def scenario(checkpointer: Checkpointer, directory: str) -> int:
+        checkpointer.finish()
+        second = _checkpointer(rank, world, directory)
+        with _slow("read"):
+            second.resume()
+        return second._trainer.step
+
+    return _on_one(rank, world, scenario)
+
+
+def rewind(rank: int, world: int) -> Result:
+    """All ranks read the healthy one in the middle of training."""
+
+    def scenario(checkpointer: Checkpointer, directory: str) -> int | None:
+        checkpointer.finish()
+        if rank == 0:
+            CheckpointStore(directory, JsonLog()).tag_healthy(3, 1)
+        ddp.exchange({})
+        _advance(checkpointer, 2)
+        with _slow("read"):
+            return checkpointer.rewind("request")
+
+    return _on_one(rank, world, scenario)
