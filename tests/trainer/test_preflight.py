@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import ConfigError
+from precision_trainer.precision.first_step import FirstMicroBatch
 from precision_trainer.values.levels import Level
 from precision_trainer.values.request import PrecisionRequest
 from tests.support.training.preflight_scenarios import WIDTH, Half, Stateful, batch, loss_of, model_that_fails
@@ -278,3 +280,26 @@ def test_a_validation_with_gradients_changes_nothing(process_group: ProcessGroup
         process_group.run("preflight_scenarios.validates_with_gradients")
         == [{"mode": "bf16", "same 1": True, "same 2": True}] * 2
     )
+
+
+def test_what_a_rank_computed_in_a_refused_mode_is_gone_while_it_computes_it_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = _trainer(torch.nn.Linear(WIDTH, WIDTH), BF16)
+    first = FirstMicroBatch(trainer.model, trainer.modes, trainer.device, together=True)
+    others = iter(["OutOfMemoryError"])
+    monkeypatch.setattr(
+        "precision_trainer.precision.preflight.ddp.exchange",
+        lambda mine: [mine, {"pass": "forward", "failed": next(others, None)}],
+    )
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def compute() -> torch.Tensor:
+        alive.append(sum(loss() is not None for loss in made))
+        loss = loss_of(trainer.model, batch(0))
+        made.append(weakref.ref(loss))
+        return loss
+
+    first.forward(compute, step=0)
+    assert (alive[:2], trainer.mode) == ([0, 0], FP32)

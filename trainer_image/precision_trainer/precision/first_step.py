@@ -48,7 +48,9 @@ class FirstMicroBatch:
             if tried.apart:
                 self._apart = step
             elif tried.failed:
-                return self._failed_forward(trial, compute, tried.failed, step)
+                reasons = tried.failed
+                del tried  # the graph: there need not be memory for a second one
+                return self._failed_forward(trial, compute, reasons, step)
             if tried.result is not None:
                 self._compute = compute
                 return tried.result
