@@ -168,6 +168,18 @@ def test_a_ledger_that_cannot_be_written_is_reported_once_and_stops_nothing(
     assert (tmp_path / "runs.json").exists()
 
 
+def test_a_ledger_that_could_not_be_written_is_written_at_the_end_and_not_between_two_steps(tmp_path: Path) -> None:
+    runs = _runs(tmp_path)
+    (tmp_path / "runs.tmp").mkdir()  # in the way of the file
+    runs.begin_process(0, 0.0)
+    (tmp_path / "runs.tmp").rmdir()
+    for step in range(1, 11):
+        runs.observe(step, False, float(step))
+    assert list(tmp_path.iterdir()) == []
+    runs.suspend(12.0)
+    assert (tmp_path / "runs.json").exists()
+
+
 @dataclass(frozen=True)
 class _Step:
     loss: float

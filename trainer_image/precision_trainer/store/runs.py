@@ -118,8 +118,6 @@ class Runs:
             return None
         result = self._nonfinite * 2 <= length, now - self._started_at
         self._open(next_step, now)
-        if self._unsaved:
-            self._save()
         return result
 
     def suspend(self, now: float) -> None:
