@@ -7,10 +7,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 
 from ..errors import CheckpointError
+from ..values.threads import begin
 
 _NICE = 10
 Job = Callable[[], "list[int]"]
@@ -36,7 +38,6 @@ class Background:
     """A thread for one job at a time. Steps come first: where two compete for a core, the job waits."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=_yield_to_training)
         self._job: Future[Outcome] | None = None
 
     @property
@@ -48,7 +49,7 @@ class Background:
         """Start a job about the checkpoint of ``step``. Raises RuntimeError while there is another one."""
         if self._job is not None:
             raise RuntimeError(f"{name} of step {step}: another job was not picked up yet; poll() first")
-        self._job = self._pool.submit(_run, name, step, job, time.monotonic())
+        self._job = begin(partial(_run, name, step, job, time.monotonic()), "checkpoint")
 
     def poll(self, wait_seconds: float | None = 0.0) -> Outcome | None:
         """The job's outcome, once; None if there is none yet after ``wait_seconds`` (None: as long as it takes)."""
@@ -60,12 +61,14 @@ class Background:
         job, self._job = self._job, None
         return job.result()
 
-    def close(self) -> None:
-        """Wait for the job that runs, and end the thread."""
-        self._pool.shutdown(wait=True)
+    def close(self, wait_seconds: float) -> bool:
+        """Wait for the job that runs, for ``wait_seconds`` at most; whether none runs any more."""
+        job = self._job
+        return job is None or bool(wait([job], wait_seconds).done)
 
 
 def _run(name: str, step: int, job: Job, submitted: float) -> Outcome:
+    _yield_to_training()
     steps: list[int] = []
     failed: CheckpointError | None = None
     try:

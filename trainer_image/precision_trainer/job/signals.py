@@ -16,6 +16,7 @@ from types import FrameType
 
 from ..errors import EXIT_STOPPED
 from ..values.logs import JsonLog
+from ..values.threads import briefly
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _EARLY_EXIT_SECONDS = 2.0
@@ -70,10 +71,8 @@ class StopFlag:
             if not self._training:
                 self._log.event("stopping", step=None, signal=name, message="before training began; nothing to save")
                 if self.at_early_exit is not None:
-                    # A thread of its own: a volume that does not answer must not keep the process.
-                    leaving = threading.Thread(target=self.at_early_exit, name="early exit", daemon=True)
-                    leaving.start()
-                    leaving.join(_EARLY_EXIT_SECONDS)
+                    # A volume that does not answer must not keep the process.
+                    briefly(self.at_early_exit, "early exit", _EARLY_EXIT_SECONDS)
                 os._exit(EXIT_STOPPED)
 
     def training_begins(self) -> None:

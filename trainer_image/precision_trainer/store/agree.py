@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from functools import partial
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ import torch
 from ..distributed import ddp
 from ..errors import CheckpointError
 from ..precision.trainer import ExtendedFP16Trainer
+from ..values.threads import begin
 from .checkpoints import CheckpointStore, Loaded
 from .lease import Lease
 
@@ -44,26 +44,20 @@ def work_together(work: Callable[[], T] | None, collective_seconds: float) -> T 
     if work is None:
         _meet_until(lambda _: True, collective_seconds)
         return None
-    job = _begin(work)
+    job = begin(_on_this_device(work), "volume")
     _meet_until(lambda seconds: bool(wait([job], seconds).done), collective_seconds)
     return job.result()
 
 
-def _begin(work: Callable[[], T]) -> Future[T]:
-    job: Future[T] = Future()
+def _on_this_device(work: Callable[[], T]) -> Callable[[], T]:
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
-    def run() -> None:
-        try:
-            if device is not None:
-                torch.cuda.set_device(device)  # each thread has its own
-            job.set_result(work())
-        except BaseException as error:  # noqa: BLE001  (raised where the result is asked for)
-            job.set_exception(error)
+    def run() -> T:
+        if device is not None:
+            torch.cuda.set_device(device)  # each thread has its own
+        return work()
 
-    # A daemon: after an error, a volume that hangs must not keep the process.
-    threading.Thread(target=run, name="volume", daemon=True).start()
-    return job
+    return run
 
 
 def _meet_until(done: Callable[[float], bool], collective_seconds: float) -> None:

@@ -292,6 +292,6 @@ class Checkpointer:
         }
 
     def close(self) -> None:
-        """Wait for the thread. Also after an error."""
+        """Wait for what is being written, but not for a volume that hangs. Also after an error."""
         if self._saver is not None:
             self._saver.close()

@@ -17,6 +17,7 @@ from pathlib import Path
 from ..errors import CheckpointError
 from ..telemetry.metrics import Metrics
 from ..values.logs import JsonLog
+from ..values.threads import briefly
 from .lease_file import OwnFile, Record, Sight, claim, newest
 from .lease_judge import LEASE_SECONDS, Judge, how_to_find
 
@@ -26,6 +27,8 @@ _POLL_SECONDS = 0.2
 _TELL_SECONDS = 10.0
 """Between two lines of one that waits."""
 _JOIN_SECONDS = 2.0
+RELEASE_SECONDS = 10.0
+"""How long a process waits for the volume while it gives the lease back; else the next one waits until it has expired."""
 
 
 class Lease:
@@ -160,7 +163,10 @@ class Lease:
         )
 
     def release(self) -> None:
-        """Give it back, after the last write. Never raises; harmless if it is not held."""
+        """Give it back, after the last write. Never raises, nor waits for ever; harmless if it is not held."""
+        briefly(self._release, "lease release", RELEASE_SECONDS)
+
+    def _release(self) -> None:
         self._ended.set()
         if self._thread is not None:
             self._thread.join(_JOIN_SECONDS)

@@ -19,7 +19,11 @@ from pathlib import Path
 from ..errors import CheckpointError
 from ..telemetry.metrics import Metrics
 from ..values.logs import JsonLog
+from ..values.threads import briefly
 from .lease import Lease
+
+END_SECONDS = 10.0
+"""How long a process that failed tries to write that it did: it has to end where the volume hangs."""
 
 
 @dataclass(slots=True)
@@ -128,12 +132,12 @@ class Runs:
     def fail(self) -> None:
         """Training diverged: the open run ends, not well."""
         self._ledger.open_since = -1
-        self._save()
+        briefly(self._save, "runs", END_SECONDS)
 
     def crash(self) -> None:
         """This process ends with an error: the next one counts the open run, in whatever pod it starts."""
         self._ledger.crashed = True
-        self._save()
+        briefly(self._save, "runs", END_SECONDS)
 
     def rewound(self, step: int, now: float) -> None:
         """Training went back to ``step``: the open run ends, not well, and another one begins."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from typing import cast
@@ -17,6 +18,8 @@ from .checkpoints import CheckpointStore
 
 PATIENCE_SECONDS = 30.0
 """How long a requested checkpoint, or a rewind, waits for the one that is being written."""
+CLOSE_SECONDS = 300.0
+"""How long a process that failed waits for what is being written: for a large checkpoint, not for a volume that hangs."""
 _SAVE, _TAG = "save", "tag"
 
 
@@ -28,6 +31,8 @@ class Saver:
         self._store, self._log, self._metrics = store, log, metrics
         self._background, self._staging = Background(), Staging()
         self._health = HealthTracker(healthy_after_steps)
+        self._last = threading.Lock()
+        """Held while the last checkpoint is written."""
         self.on_disk = -1
         """Step of the newest complete checkpoint; -1 if none is known."""
 
@@ -95,7 +100,8 @@ class Saver:
         """
         started = time.monotonic()
         try:
-            self._store.save(state, self._health.oldest())
+            with self._last:
+                self._store.save(state, self._health.oldest())
         except Exception as error:
             self._metrics.add({"genesis_checkpoint_failures": 1.0})
             raise failure(_SAVE, state["step"], error) from error
@@ -127,5 +133,9 @@ class Saver:
             self._health.saved(step)
 
     def close(self) -> None:
-        """Wait for the thread."""
-        self._background.close()
+        """Wait for what is being written, for CLOSE_SECONDS at most."""
+        if self._background.close(CLOSE_SECONDS) and self._last.acquire(timeout=CLOSE_SECONDS):
+            self._last.release()
+            return
+        message = f"it is still being written after {CLOSE_SECONDS:g} s, and left behind; check the volume"
+        self._log.error("checkpoint_failed", message)

@@ -1,0 +1,22 @@
+"""A volume that hangs does not keep a process that has failed: whoever starts it again waits for its end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+
+from tests.support.training.process import ROOT, Process
+
+
+def test_a_process_whose_loss_raises_while_a_checkpoint_hangs_ends_with_1_and_says_why(
+    start: Callable[..., Process],
+) -> None:
+    command = ["-m", "precision_trainer", "train", "tests.support.training.hung_task:build", "--checkpoint-every", "2"]
+    job = start(command, {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}"})
+    assert job.process.wait(60) == 1, job.text
+    (abandoned,) = job.events("checkpoint_failed")
+    assert "is still being written" in abandoned["message"]
+    last = json.loads(job.text.splitlines()[-1])
+    assert last["event"] == "failed"
+    assert "ZeroDivisionError (in the loss)" in last["message"]
