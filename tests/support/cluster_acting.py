@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from precision_operator.core.model import PodView, RefusedWrite, WorkloadView
 from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
-from precision_operator.kube.events import EventRecorder
+from precision_operator.kube.events import COMPONENT, EventRecorder
 from precision_operator.kube.port import ASSIGNMENTS, JsonObject
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.runtime.ratelimit import RateLimiter
@@ -101,6 +103,16 @@ class Acting:
         found = self.found(kind, name)
         assert found is not None
         return str(found["metadata"]["uid"])
+
+    async def recorded(self, times: int) -> None:
+        """Wait until Events have been told so many times in all; they are sent beside what is done."""
+
+        def told() -> int:
+            items = self.kubectl.json("get", "events", "-n", self.namespace)["items"]
+            return sum(item["count"] for item in items if item["source"].get("component") == COMPONENT)
+
+        found = partial(wait_for, lambda: told() == times, what=f"{times} Events", seconds=PATIENCE_SECONDS)
+        await asyncio.to_thread(found, found=lambda: str(told()))
 
     # ---- what is wanted
 
