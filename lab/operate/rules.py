@@ -17,15 +17,15 @@ from typing import Any
 import yaml
 
 from lab import paths
-from lab.docs.commands import Block, all_blocks, in_prose, shell_blocks
+from lab.docs.commands import Block, all_blocks, shell_blocks
 from lab.errors import LabError
 from lab.isolation.part import Figures, Section
 from lab.prometheus import prometheus_program
 from lab.surfaces.pages import MARK, WALKS
+from lab.surfaces.sentences import PAGE, commands_in_sentences, runbooks
 
 Json = Mapping[str, Any]
 RULES = paths.ROOT / "manifests" / "monitoring" / "alerts.yaml"
-RUNBOOKS = "docs/runbooks.md"
 
 
 def alerts(directory: Path) -> Figures:
@@ -35,7 +35,7 @@ def alerts(directory: Path) -> Figures:
     for test in _passed("tests/chart/test_rules.py", directory):
         for looked in test.get("alert_rule_test", []):
             expected[looked["alertname"]].add(bool(looked["exp_alerts"]))
-    page = (paths.ROOT / RUNBOOKS).read_text()
+    page = runbooks()
     return {
         "rules": len(names),
         "tested": sum(expected[name] == {True, False} for name in names),
@@ -102,11 +102,11 @@ def runbook_commands(blocks: Sequence[Block], page: str) -> Figures:
     Run is what `make surfaces` pastes from a block, or rehearses from a sentence: a comment above a block that says so is
     not enough. Whether it succeeds there is that command's figure.
     """
-    walked = next((walk for walk in WALKS if walk.page == RUNBOOKS), None)
-    ours = [block for block in blocks if block.page == RUNBOOKS]
+    walked = next((walk for walk in WALKS if walk.page == PAGE), None)
+    ours = [block for block in blocks if block.page == PAGE]
     shown = {line for block in ours for line in _kubectl(block)}
     pasted = {line for block in ours if walked and block.test == MARK for line in _kubectl(block)}
-    told = set(in_prose(page)) - shown
+    told = set(commands_in_sentences(blocks, page))
     rehearsed = told if walked and walked.sentences else set()
     run = pasted | rehearsed
     marked = {line for block in ours if block.reason for line in _kubectl(block)} - run

@@ -7,16 +7,14 @@ needs is made so before, and what it would be refused for where the lab stands i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lab import paths
-from lab.docs.commands import Block, in_prose, shell_blocks
+from lab.docs.commands import Block, in_prose
 from lab.surfaces.scene import SYSTEM, TRAINING, Scene
 
 PAGE = "docs/runbooks.md"
-
-Hook = Callable[[Scene], None]
 
 _DRY = {
     r"kubectl (cordon|scale|delete pod) ": "--dry-run=server",
@@ -35,8 +33,6 @@ _REFUSED = {
 class Rehearsed:
     """A command as it is run, and what is expected of it."""
 
-    said: str
-    """As the page says it."""
     run: str
     refusal: str = ""
     """It ends with another code than 0, and says this; empty: with 0."""
@@ -49,9 +45,9 @@ class Rehearsed:
         return f'said=$({self.run} 2>&1) && exit 1\necho "$said"\ngrep -q "{self.refusal}" <<< "$said"\n'
 
 
-def commands_in_sentences(blocks: list[Block], page: str) -> list[str]:
+def commands_in_sentences(blocks: Sequence[Block], page: str) -> list[str]:
     """Those of the runbooks that no block has, once each. Those that need a fleet that was rolled back come last."""
-    pasted = {line for block in shell_blocks(blocks) if block.page == PAGE for line in block.text.splitlines()}
+    pasted = {line for block in blocks if block.page == PAGE for line in block.text.splitlines()}
     return sorted(set(in_prose(page)) - pasted, key=lambda command: (needs_held(command), command))
 
 
@@ -65,7 +61,7 @@ def rehearsed(command: str, values: Mapping[str, str]) -> Rehearsed:
     run = re.sub(r"(?<![$\w])[A-Z]+\b", lambda word: values.get(word[0], word[0]), command)
     dry = next((flag for beginning, flag in _DRY.items() if re.match(beginning, command)), "")
     refusal = next((text for beginning, text in _REFUSED.items() if command.startswith(beginning)), "")
-    return Rehearsed(command, f"{run} {dry}".rstrip(), refusal)
+    return Rehearsed(f"{run} {dry}".rstrip(), refusal)
 
 
 def values(scene: Scene, command: str) -> Mapping[str, str]:

@@ -8,9 +8,9 @@ import yaml
 
 from lab import paths
 from lab.docs.commands import Block, all_blocks, blocks_of, shell_blocks
-from lab.operate.rules import RUNBOOKS, missed, runbook_commands
+from lab.operate.rules import missed, runbook_commands
 from lab.surfaces.pages import MARK, WALKS, Walk
-from lab.surfaces.sentences import commands_in_sentences, rehearsed, runbooks
+from lab.surfaces.sentences import PAGE, commands_in_sentences, rehearsed, runbooks
 from precision_operator.cli import MODULES, parser
 from precision_operator.cli.lint import lint
 from tests.support.policies import policy
@@ -143,15 +143,14 @@ kubectl get d
 kubectl get e
 ```
 """
-    counted = runbook_commands(list(blocks_of(RUNBOOKS, text)), text)
+    counted = runbook_commands(list(blocks_of(PAGE, text)), text)
     parts = {"runbook_commands_run": 3, "runbook_commands_rehearsed": 1, "runbook_commands_marked": 1}
     assert counted == {"runbook_commands": 5, **parts}
     assert missed(counted) == ["expected 5 commands of the runbooks, found 3 that are run and 1 with a reason"]
 
 
 def test_each_command_of_the_runbooks_is_run_or_says_why_not() -> None:
-    page = (paths.ROOT / RUNBOOKS).read_text()
-    assert missed(runbook_commands(SHELL, page)) == []
+    assert missed(runbook_commands(SHELL, runbooks())) == []
 
 
 def test_a_command_of_a_sentence_is_kept_from_acting_where_it_can_be() -> None:

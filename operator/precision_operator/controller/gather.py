@@ -172,6 +172,8 @@ class Gatherer:
 
     def _by_our_clock(self, workloads: tuple[WorkloadView, ...]) -> tuple[WorkloadView, ...]:
         """A pod's grace counts from when it was seen to go: the API server's clock may differ from ours, or be set."""
+        if not self._inventory.loses_pods:
+            return workloads
         return tuple(
             replace(view, pods=tuple(map(self._dated, view.pods)))
             if any(pod.terminating for pod in view.pods)

@@ -9,8 +9,8 @@ from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.outcome import Outcome
-from precision_operator.core.rollback.followup import follow
-from precision_operator.core.rollback.whole import awaited, held_alone, rolling_back
+from precision_operator.core.rollback.followup import awaited, follow
+from precision_operator.core.rollback.whole import held_alone, rolling_back
 from precision_operator.reasons import Reason
 
 

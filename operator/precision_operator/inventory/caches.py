@@ -143,6 +143,11 @@ class Inventory:
         """The workload with this object, with its pods; None where it is not known."""
         return self._space(namespace).view(uid)
 
+    @property
+    def loses_pods(self) -> bool:
+        """Whether any pod is on its way out."""
+        return bool(self._told_to_go)
+
     def told_to_go(self, pod_uid: str) -> float | None:
         """When a terminating pod was first seen to be one, by the monotonic clock; None: it is none."""
         return self._told_to_go.get(pod_uid)

@@ -7,10 +7,10 @@ from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.core.commands import allowed, carried_out
 from precision_operator.core.facts import Facts
 from precision_operator.core.mitigation.ladder import ended
-from precision_operator.core.rollback.followup import Followed, follow
+from precision_operator.core.rollback.followup import Followed, awaited, follow
 from precision_operator.core.rollback.retry import reenabled
 from precision_operator.core.rollback.triggers import Trigger
-from precision_operator.core.rollback.whole import awaited, joined, new_incident
+from precision_operator.core.rollback.whole import joined, new_incident
 from precision_operator.reasons import Cause, Reason
 
 

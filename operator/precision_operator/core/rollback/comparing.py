@@ -16,7 +16,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.rollback.batches import under_way
 from precision_operator.core.rollback.canary import difference
-from precision_operator.core.rollback.followup import follow
+from precision_operator.core.rollback.followup import follow, in_our_hands
 from precision_operator.core.rollback.sequential import look, verdict
 from precision_operator.reasons import Cause, Reason
 
@@ -74,8 +74,7 @@ def compare(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -
 
 def _await(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -> Outcome:
     """Until every canary says that it trains in the fallback, or only crashes there."""
-    inside = frozenset(facts.state.canary)
-    followed = follow(facts, incident, [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in inside])
+    followed = follow(facts, incident, in_our_hands(facts, frozenset(facts.state.canary)))
     desired = tuple(replace(d, escalate=followed.escalate) for d in canary_first(facts, everything))
     # Written and acknowledged is what the whole fleet is, not its canary.
     kept = replace(followed.incident, last_patch_at=None, last_ack_at=None)

@@ -18,9 +18,9 @@ from precision_operator.core.commands import Refused, allowed, carried_out
 from precision_operator.core.facts import Facts
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.progress import live_pods
-from precision_operator.core.rollback.followup import Movable, not_in_fallback, unreadable
+from precision_operator.core.rollback.followup import Movable, in_our_hands, not_in_fallback, unreadable
 from precision_operator.core.rollback.triggers import find_trigger
-from precision_operator.core.rollback.whole import in_our_hands, into_fallback
+from precision_operator.core.rollback.whole import into_fallback
 from precision_operator.reasons import Cause, Reason
 
 OVERDUE_SECONDS = 90 * 86400.0

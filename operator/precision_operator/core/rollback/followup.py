@@ -1,6 +1,6 @@
 """How a rollback comes to its end: requested, acknowledged by the processes, escalated where that takes too long."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 from precision_operator.api.incident import Incident
@@ -29,6 +29,17 @@ class Followed:
     waiting: Cause | None
     """Whose acknowledgement is missing; None: all are in the fallback."""
     notices: tuple[Notify, ...] = ()
+
+
+def in_our_hands(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView, Delivery]]:
+    """Those of these workloads whose pods can be moved."""
+    return [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in keys]
+
+
+def awaited(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView, Delivery]]:
+    """Those of these workloads whose acknowledgement counts: also what nothing can move, while it trains in less."""
+    stranded = ((w, d) for w, d in facts.fleet.stranded if w.key in keys and facts.reduced(w))
+    return [*in_our_hands(facts, keys), *stranded]
 
 
 def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:

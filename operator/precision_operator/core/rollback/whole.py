@@ -20,7 +20,7 @@ from precision_operator.core.outcome import Outcome
 from precision_operator.core.rollback.batches import under_way
 from precision_operator.core.rollback.canary import choose
 from precision_operator.core.rollback.comparing import canary_first, compare
-from precision_operator.core.rollback.followup import follow, hurry_from, not_in_fallback
+from precision_operator.core.rollback.followup import awaited, follow, hurry_from, in_our_hands, not_in_fallback
 from precision_operator.core.rollback.retry import reenabled
 from precision_operator.core.rollback.triggers import Trigger, find_trigger
 from precision_operator.reasons import Reason
@@ -168,22 +168,11 @@ def into_fallback(facts: Facts, workload: WorkloadView, delivery: Delivery, *, e
     )
 
 
-def in_our_hands(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView, Delivery]]:
-    """Those of these workloads whose pods can be moved."""
-    return [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in keys]
-
-
 def overdue(facts: Facts) -> frozenset[str]:
     """Keys of the awaited workloads that had their own time to acknowledge: others may have joined a moment ago."""
     patience = facts.spec.rollback.ack_timeout_seconds
     late = frozenset(h.key for h in facts.state.held if not 0 <= facts.now - h.since <= patience)
     return late & facts.state.awaited_keys
-
-
-def awaited(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView, Delivery]]:
-    """Those of these workloads whose acknowledgement counts: also what nothing can move, while it trains in less."""
-    stranded = ((w, d) for w, d in facts.fleet.stranded if w.key in keys and facts.reduced(w))
-    return [*in_our_hands(facts, keys), *stranded]
 
 
 def held_alone(
