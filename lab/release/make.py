@@ -21,6 +21,7 @@ from lab.images.packages import Packages, require_pinned
 from lab.process import run
 from lab.progress import say, step
 from lab.release import plugin
+from lab.release.note import README, readme, torch_note
 from lab.release.provenance import PREDICATE_TYPE, Source, Subject, statement
 from lab.release.sbom import locked, require_named
 from lab.release.tools import Tools, registry, tools
@@ -80,12 +81,13 @@ def make(*, key: Path | None) -> Path:
     ):
         workshop = Workshop(programs, address, target, key or _own_key(programs), source)
         export_key(workshop)
-        for image in IMAGES:
-            _release_image(workshop, image)
+        packages = {image: _release_image(workshop, image) for image in IMAGES}
         _release_chart(workshop)
     for platform in plugin.PLATFORMS:
         _release_plugin(workshop, platform)
+    (target / README).write_text(readme(source.version, packages[TRAINER]))
     sign_sums(workshop)
+    say(torch_note(packages[TRAINER]))
     return target
 
 
@@ -113,7 +115,8 @@ def export_key(workshop: Workshop) -> None:
     (workshop.target / PUBLIC_KEY).write_text(public)
 
 
-def _release_image(workshop: Workshop, image: Image) -> None:
+def _release_image(workshop: Workshop, image: Image) -> Packages:
+    """Return the packages of its base."""
     started = datetime.now(UTC)
     with _builders(workshop.source.version) as builders:
         built = [_built(builder, image) for builder in builders]
@@ -145,6 +148,7 @@ def _release_image(workshop: Workshop, image: Image) -> None:
         workshop.name(f"{image.name}-{{version}}.intoto.json").write_text(json.dumps(origin, indent=1) + "\n")
         attest(workshop, reference, kind=PREDICATE_TYPE, predicate=origin["predicate"])
     pack(workshop, tag, workshop.name(f"{image.name}-{{version}}.oci.tar"))
+    return packages
 
 
 def _require_base(builder: Builder, image: Image) -> Packages:

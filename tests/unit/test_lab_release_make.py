@@ -1,0 +1,95 @@
+"""Making a release: what it says of itself. Nothing is built here: tests/release has real ones."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.errors import LabError
+from lab.images import Image
+from lab.images.catalogue import TORCH
+from lab.images.packages import Package, Packages, pinned
+from lab.release import make as making
+from lab.release import note
+from lab.release.make import Workshop, read_sums
+from lab.release.note import README, SAFE_LOAD_FLOOR, torch_note
+from lab.release.provenance import Source
+
+ROOT = Path(__file__).parents[2]
+OLD = {note.TORCH: Package("2.6.0+dfsg-7", "aaaa")}
+Makes = Callable[..., Path]
+
+
+@pytest.fixture
+def makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Makes:
+    """Makes a release of small files by no real program; ``fails``: no image comes to be."""
+
+    def program(name: str, *words: Any, **_: object) -> str:
+        if words[0] == "sign-blob":
+            Path(words[words.index("--bundle") + 1]).touch()
+        return ""
+
+    @contextmanager
+    def registry(*_: object) -> Iterator[str]:
+        yield "127.0.0.1:1"
+
+    def image(workshop: Workshop, image: Image, *, fails: bool) -> Packages:
+        if fails:
+            raise LabError("two builds to be equal", "they differ", "compare them")
+        workshop.name(f"{image.name}-{{version}}.oci.tar").write_text(workshop.source.commit)
+        return OLD
+
+    def make(commit: str = "c0ffee", *, fails: bool = False) -> Path:
+        monkeypatch.setattr(making, "_source", lambda: Source("1.2.3", commit))
+        monkeypatch.setattr(making, "_release_image", lambda *words: image(*words, fails=fails))
+        return making.make(key=Path("cosign.key"))
+
+    monkeypatch.setattr(making, "RELEASES", tmp_path / "release")
+    monkeypatch.setattr(making, "tools", lambda **_: program)
+    monkeypatch.setattr(making, "registry", registry)
+    monkeypatch.setattr(making, "_release_chart", lambda _: None)
+    monkeypatch.setattr(making, "_release_plugin", lambda *_: None)
+    return make
+
+
+def test_a_release_whose_torch_is_below_the_trainers_floor_says_that_it_is_not_for_production(
+    makes: Makes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = makes()
+    text = (folder / README).read_text()
+    assert "not for production" in text
+    assert "2.6.0+dfsg-7" in text
+    assert "is below 2.10 (CVE-2026-24747)" in text
+    assert README in read_sums(folder)
+    printed = capsys.readouterr()
+    assert "not for production" in " ".join((printed.out + printed.err).split())
+
+
+def test_a_torch_that_reaches_the_floor_has_no_known_flaw_and_is_on_cpu_still() -> None:
+    text = torch_note({note.TORCH: Package("2.10.0-1", "aaaa")})
+    assert "CVE" not in text
+    assert "on CPU" in text
+
+
+def test_a_base_without_the_torch_that_the_note_is_about_is_refused() -> None:
+    with pytest.raises(LabError, match=note.TORCH):
+        torch_note({})
+
+
+def test_the_pinned_base_of_the_trainer_has_the_torch_that_the_note_is_about() -> None:
+    assert torch_note(pinned(TORCH))
+
+
+def test_the_floor_is_the_trainers() -> None:
+    lines = ast.parse((ROOT / "trainer_image" / "precision_trainer" / "compat.py").read_text()).body
+    floors = [
+        ast.literal_eval(line.value)
+        for line in lines
+        if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "SAFE_LOAD_FLOOR"
+    ]
+    assert floors == [SAFE_LOAD_FLOOR]
