@@ -137,6 +137,11 @@ def build_images(images: Iterable[Image] = ALL) -> list[Built]:
         return [_shared().build(image) for image in images]
 
 
+def base_packages(base: Base) -> dict[str, Package]:
+    """The Debian packages of a base on which this machine builds; it is made where it is not there."""
+    return _shared().root(base)
+
+
 def plain_http(name: str) -> bool:
     """Whether a registry, or an image by its name there, is on this machine: TLS is asked of all others."""
     return name.partition("/")[0].partition(":")[0] in ("localhost", "127.0.0.1")

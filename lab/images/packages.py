@@ -76,19 +76,24 @@ def require_pinned(base: Base, found: Packages) -> None:
     Raises:
         LabError: it names the first packages that differ.
     """
+    if differences := unpinned(base, found):
+        raise LabError(
+            f"the {len(pinned(base))} packages that {PINS.relative_to(paths.ROOT)} pins for the base {base.name}",
+            differences,
+            "read what Debian changed, run `python -m lab.release pin`, and commit the file",
+        )
+
+
+def unpinned(base: Base, found: Packages) -> str:
+    """The first packages of a base that are not the pinned ones, for people; empty: all are."""
     expected = pinned(base)
     differences = [
         f"{name} {_shown(found.get(name))} in place of {_shown(expected.get(name))}"
         for name in sorted(expected.keys() | found.keys())
         if found.get(name) != expected.get(name)
     ]
-    if differences:
-        more = f", and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
-        raise LabError(
-            f"the {len(expected)} packages that {PINS.relative_to(paths.ROOT)} pins for the base {base.name}",
-            "; ".join(differences[:_NAMED]) + more,
-            "read what Debian changed, run `python -m lab.release pin`, and commit the file",
-        )
+    more = f", and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
+    return "; ".join(differences[:_NAMED]) + more
 
 
 def _shown(package: Package | None) -> str:

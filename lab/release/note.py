@@ -24,7 +24,9 @@ def torch_note(packages: Packages) -> str:
     """
     torch = packages.get(TORCH)
     if torch is None:
-        raise LabError(f"{TORCH} in the base of {TRAINER.name}", "no such package", "say in lab/release/note.py what is")
+        raise LabError(
+            f"{TORCH} in the base of {TRAINER.name}", "no such package", "say in lab/release/note.py what is"
+        )
     major, minor = map(int, torch.version.split(".")[:2])
     floor = ".".join(map(str, SAFE_LOAD_FLOOR))
     flaw = f" and is below {floor} (CVE-2026-24747)" if (major, minor) < SAFE_LOAD_FLOOR else ""
@@ -36,4 +38,6 @@ def torch_note(packages: Packages) -> str:
 
 def readme(version: str, packages: Packages) -> str:
     """The page of a release for who has only that."""
-    return f"# {version}\n\n{torch_note(packages)}\n\nHow to verify and use this release: docs/release.md of its source.\n"
+    return (
+        f"# {version}\n\n{torch_note(packages)}\n\nHow to verify and use this release: docs/release.md of its source.\n"
+    )

@@ -9,11 +9,14 @@ import yaml
 from lab import paths
 from lab.errors import LabError
 from lab.images import OPERATOR, TRAINER, build_images, push_images
-from lab.images.builder import plain_http
+from lab.images.builder import base_packages, plain_http
+from lab.images.catalogue import PYTHON, TORCH
+from lab.images.packages import PINS, unpinned
 from lab.process import run
 from lab.progress import say, step
 from lab.release import plugin
 from lab.release.make import CHART, IMAGES, read_sums
+from lab.release.note import torch_note
 from lab.release.tools import tools
 from lab.release.verify import require_signed
 from lab.setup.kube import kube_binaries
@@ -40,9 +43,17 @@ def require_registry(registry: str, command: str) -> None:
 
 
 def push(registry: str) -> None:
-    """Build what is stale of this checkout, and push both images under the version that the chart asks for."""
-    for name in push_images(build_images((OPERATOR, TRAINER)), registry, tag=__version__).values():
+    """Build what is stale of this checkout, and push both images under the version that the chart asks for.
+
+    Unlike a release they may stand on other Debian packages than the pinned ones: which they are is said.
+    """
+    built = build_images((OPERATOR, TRAINER))
+    for base in (PYTHON, TORCH):
+        if found := unpinned(base, base_packages(base)):
+            say(f"the base {base.name} has not the packages that {PINS.name} pins: {found}")
+    for name in push_images(built, registry, tag=__version__).values():
         say(f"pushed {name}")
+    say(torch_note(base_packages(TORCH)))
 
 
 def push_release(folder: Path, registry: str, *, key: Path | None) -> None:

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,9 +28,11 @@ Makes = Callable[..., Path]
 def makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Makes:
     """Makes a release of small files by no real program; ``fails``: no image comes to be."""
 
-    def program(name: str, *words: Any, **_: object) -> str:
+    def program(name: str, *words: str | Path, **of: object) -> str:
         if words[0] == "sign-blob":
             Path(words[words.index("--bundle") + 1]).touch()
+        if words[0] == "generate-key-pair":
+            (Path(str(of["cwd"])) / "cosign.key").touch()
         return ""
 
     @contextmanager

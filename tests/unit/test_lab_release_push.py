@@ -1,0 +1,37 @@
+"""`make push` of a checkout: what it says of the images, which are built by nothing here."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.images.catalogue import PYTHON, TORCH, Base
+from lab.images.packages import Package, Packages, pinned
+from lab.release import publish
+
+
+def pushed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], found: dict[Base, Packages]) -> str:
+    """What a push of images on these packages says."""
+    monkeypatch.setattr(publish, "build_images", list)
+    monkeypatch.setattr(publish, "push_images", lambda built, registry, tag: {"local": f"{registry}/image:{tag}"})
+    monkeypatch.setattr(publish, "base_packages", found.__getitem__)
+    publish.push("host/path")
+    printed = capsys.readouterr()
+    return " ".join((printed.out + printed.err).split())
+
+
+def test_a_push_of_images_on_other_packages_than_the_pinned_ones_names_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = {**pinned(PYTHON), "libc6": Package("9.9-1", "aaaa")}
+    said = pushed(monkeypatch, capsys, {PYTHON: newer, TORCH: pinned(TORCH)})
+    assert "the base python has not the packages that bases.json pins: libc6 9.9-1 (aaaa) in place of" in said
+    assert "the base torch" not in said
+    assert "pushed host/path/image" in said
+
+
+def test_a_push_says_that_the_trainers_image_is_not_for_production(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = pushed(monkeypatch, capsys, {PYTHON: pinned(PYTHON), TORCH: pinned(TORCH)})
+    assert "bases.json" not in said
+    assert "not for production" in said
