@@ -18,6 +18,12 @@ MACHINE = Path("/run/genesis-precision")
 """Says which checkout runs the machine's one full cluster. Under /run, so that a reboot forgets it, as it should."""
 
 
+def own_key() -> Path:
+    """Return the folder of this user's key that signs releases. It cannot be made again, so `make clean` spares it."""
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "genesis-precision" / "release-key"
+
+
 def shared_cache() -> Path:
     """Return the machine-wide cache, so that a fresh clone need not compile Kubernetes or fetch Debian again.
 

@@ -64,17 +64,27 @@ class Workshop:
 def make(*, key: Path | None) -> Path:
     """Make the release of the commit that is checked out; return its folder.
 
+    One of the same version that was made before stays as it is until this one is whole.
+
     Args:
-        key: cosign's private key; None: a key of this checkout, which is made where there is none.
+        key: cosign's private key; None: this user's own, which is made where there is none.
 
     Raises:
         LabError: the tree holds what is in no commit, Debian's packages are not the pinned ones, or two builds differ.
     """
     source = _source()
     programs = tools(listing=True)
-    target = RELEASES / source.version
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    RELEASES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="making-", dir=RELEASES) as scratch:
+        made = Path(scratch) / source.version
+        made.mkdir()
+        _fill(made, source, programs, key=key)
+        target = RELEASES / source.version
+        shutil.rmtree(target, ignore_errors=True)
+        return made.rename(target)
+
+
+def _fill(target: Path, source: Source, programs: Tools, *, key: Path | None) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="registry-", dir=RELEASES) as served,
         registry(programs, Path(served)) as address,
@@ -88,7 +98,6 @@ def make(*, key: Path | None) -> Path:
     (target / README).write_text(readme(source.version, packages[TRAINER]))
     sign_sums(workshop)
     say(torch_note(packages[TRAINER]))
-    return target
 
 
 def _source() -> Source:
@@ -101,9 +110,9 @@ def _source() -> Source:
 
 
 def _own_key(programs: Tools) -> Path:
-    folder = RELEASES / "key"
+    folder = paths.own_key()
     if not (folder / "cosign.key").exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         programs("cosign", "generate-key-pair", cwd=folder)
         say(f"made a signing key: {folder}/cosign.key; keep it, and pass KEY= to use another")
     return folder / "cosign.key"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab import paths
 from lab.errors import LabError
 from lab.images import Image
 from lab.images.catalogue import TORCH
@@ -45,11 +46,12 @@ def makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Makes:
         workshop.name(f"{image.name}-{{version}}.oci.tar").write_text(workshop.source.commit)
         return OLD
 
-    def make(commit: str = "c0ffee", *, fails: bool = False) -> Path:
+    def make(commit: str = "c0ffee", *, key: Path | None = Path("cosign.key"), fails: bool = False) -> Path:
         monkeypatch.setattr(making, "_source", lambda: Source("1.2.3", commit))
         monkeypatch.setattr(making, "_release_image", lambda *words: image(*words, fails=fails))
-        return making.make(key=Path("cosign.key"))
+        return making.make(key=key)
 
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(making, "RELEASES", tmp_path / "release")
     monkeypatch.setattr(making, "tools", lambda **_: program)
     monkeypatch.setattr(making, "registry", registry)
@@ -94,3 +96,27 @@ def test_the_floor_is_the_trainers() -> None:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "SAFE_LOAD_FLOOR"
     ]
     assert floors == [SAFE_LOAD_FLOOR]
+
+
+def test_a_release_takes_the_place_of_an_older_one_of_its_version(makes: Makes) -> None:
+    makes("older")
+    folder = makes("newer")
+    assert {path.read_text() for path in folder.glob("*.oci.tar")} == {"newer"}
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_release_that_fails_leaves_the_one_before_as_it_was(makes: Makes) -> None:
+    folder = makes("older")
+    with pytest.raises(LabError, match="two builds"):
+        makes("newer", fails=True)
+    assert {path.read_text() for path in folder.glob("*.oci.tar")} == {"older"}
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_the_key_that_signs_is_made_once_and_outside_of_what_clean_removes(makes: Makes, tmp_path: Path) -> None:
+    makes(key=None)
+    (key,) = tmp_path.glob("config/genesis-precision/*/cosign.key")
+    key.write_text("first")
+    makes(key=None)
+    assert key.read_text() == "first"
+    assert paths.BUILD not in paths.own_key().parents
