@@ -153,7 +153,7 @@ def test(suite: Suite, *more: str) -> None:
 def test_all(suite: Suite) -> None:
     """`test`, and what takes long."""
     test(suite, *(folder for folder in ("tests/faults", "tests/bench") if (paths.ROOT / folder).is_dir()))
-    if suite.stage("a registry", lambda: 0 if tools(listing=False) else 1):
+    if suite.stage("a registry", lambda: 0 if tools(making=False) else 1):
         suite.pytest("tests/release")
     if suite.stage("an older minor of Kubernetes", lambda: 0 if older_control_plane() else 1):
         suite.pytest("tests/cluster", options=("--older-minor", "-m", "older_minor"))

@@ -80,6 +80,7 @@ def _verify(options: argparse.Namespace) -> None:
 def _pin(options: argparse.Namespace) -> None:
     require_machine()
     bases = sorted({image.base for image in IMAGES if isinstance(image.base, Base)}, key=lambda base: base.name)
+    paths.BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=paths.BUILD) as scratch:
         builder = Builder(Path(scratch))
         pin({base: builder.root(base) for base in bases})

@@ -73,7 +73,7 @@ def make(*, key: Path | None) -> Path:
         LabError: the tree holds what is in no commit, Debian's packages are not the pinned ones, or two builds differ.
     """
     source = _source()
-    programs = tools(listing=True)
+    programs = tools(making=True)
     RELEASES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="making-", dir=RELEASES) as scratch:
         made = Path(scratch) / source.version

@@ -64,7 +64,7 @@ def push_release(folder: Path, registry: str, *, key: Path | None) -> None:
     Raises:
         LabError: the folder is not the release that its checksums name, or that key did not sign them.
     """
-    programs = tools(listing=False)
+    programs = tools(making=False)
     require_signed(programs, folder, key=key)
     version = folder.name
     named = {f"{image.name}-{version}.oci.tar": f"{registry}/{image.name}:{version}" for image in IMAGES}
@@ -84,7 +84,7 @@ def write_manifest(folder: Path, uri: str, *, key: Path | None) -> Path:
         LabError: the folder is not the release that its checksums name, that key did not sign them, or the address is none
             that Krew can use.
     """
-    require_signed(tools(listing=False), folder, key=key)
+    require_signed(tools(making=False), folder, key=key)
     MANIFEST.parent.mkdir(parents=True, exist_ok=True)
     MANIFEST.write_text(yaml.safe_dump(plugin.manifest(folder.name, read_sums(folder), uri), sort_keys=False))
     return MANIFEST

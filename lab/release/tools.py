@@ -45,15 +45,15 @@ class Tools:
         return run([self.folders[name] / name, *arguments], env=environment, timeout=1800, cwd=cwd).stdout
 
 
-def tools(*, listing: bool) -> Tools:
+def tools(*, making: bool) -> Tools:
     """Compile what is missing (about ten minutes on two cores the first time).
 
     Args:
-        listing: whether the program that lists what an image holds is needed.
+        making: whether a release is made: that needs Helm, which is compiled with Kubernetes, and what lists an image.
     """
-    folders = {"helm": kube_binaries()}
+    folders = {"helm": kube_binaries()} if making else {}
     for module, packages in _MODULES.items():
-        if listing or module != "listing":
+        if making or module != "listing":
             folder = _compiled(module, packages)
             folders |= {package.rpartition("/")[2]: folder for package in packages}
     return Tools(folders, os.environ.get("COSIGN_PASSWORD", ""))

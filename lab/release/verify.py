@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import CommandFailed, LabError
+from lab.images import TRAINER
 from lab.progress import say, step
 from lab.release.make import (
     BOM_TYPE,
@@ -45,9 +46,9 @@ def verify(folder: Path, *, key: Path | None) -> None:
     Raises:
         LabError: a file is missing, changed or of nobody's making.
     """
-    programs = tools(listing=False)
-    version = folder.name
+    programs = tools(making=False)
     public = require_signed(programs, folder, key=key)
+    version = folder.name
     RELEASES.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="verify-", dir=RELEASES) as served,
@@ -73,7 +74,9 @@ def verify(folder: Path, *, key: Path | None) -> None:
 
 
 def require_signed(programs: Tools, folder: Path, *, key: Path | None) -> Path:
-    """Refuse a folder that does not hold exactly the files whose checksums were signed; return the key that signed them.
+    """Refuse a folder that is not named as its version, or does not hold exactly the files whose checksums were signed.
+
+    Returns the key that signed them.
 
     Args:
         programs: cosign among them.
@@ -81,11 +84,12 @@ def require_signed(programs: Tools, folder: Path, *, key: Path | None) -> Path:
         key: the public key that is trusted; None: the release's own.
 
     Raises:
-        LabError: it names the first file that is missing, changed or added, or the key that did not sign.
+        LabError: it names the first file that is missing, changed or added, the key that did not sign, or the version.
     """
     require_sums(folder)
     public = (key or folder / PUBLIC_KEY).resolve()  # a relative one is none of the release, where cosign runs
     _cosign(programs, folder, "verify-blob", "--key", public, "--bundle", folder / SUMS_BUNDLE, folder / SUMS)
+    require_version(folder)
     say(f"{SUMS}: signed by {public}, and true of every file")
     if key is None:
         say(UNKNOWN_MAKER)
@@ -109,6 +113,23 @@ def require_sums(folder: Path) -> None:
             raise LabError(
                 f"{name} as {SUMS} lists it", f"it is {found}", "fetch the release again, and trust nothing of this one"
             )
+
+
+def require_version(folder: Path) -> None:
+    """Refuse a release in a folder that is not named as its version, from which the names of its files follow.
+
+    Raises:
+        LabError: it names the version that the files have.
+    """
+    start, end = f"{TRAINER.name}-", ".oci.tar"
+    listed = [name for name in read_sums(folder) if name.startswith(start) and name.endswith(end)]
+    versions = [name.removeprefix(start).removesuffix(end) for name in listed]
+    if folder.name not in versions:
+        raise LabError(
+            f"a release in a folder that is named as its version, {' or '.join(versions) or 'with its images'}",
+            f"the folder {folder.name}",
+            "rename the folder; its checksums stay as they are",
+        )
 
 
 def _restored(programs: Tools, archive: Path, repository: str, version: str) -> str:

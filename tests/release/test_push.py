@@ -26,7 +26,7 @@ TEAM = "team/images"
 @pytest.fixture(scope="module")
 def programs() -> Tools:
     require_node_programs()
-    return tools(listing=False)
+    return tools(making=False)
 
 
 @pytest.fixture

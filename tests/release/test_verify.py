@@ -81,7 +81,7 @@ def describe(workshop: Workshop, name: str, reference: str) -> None:
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     """A release whose images and chart are small; all else is as `make release` does it."""
-    root, programs = tmp_path_factory.mktemp("release"), tools(listing=False)
+    root, programs = tmp_path_factory.mktemp("release"), tools(making=False)
     target = root / VERSION
     target.mkdir()
     with registry(programs, root / "registry") as address:

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from lab import paths
 from lab.errors import CommandFailed, LabError
-from lab.images import OPERATOR, Image, packages
-from lab.images.builder import plain_http
+from lab.images import OPERATOR, TRAINER, Image, packages
+from lab.images.builder import Builder, plain_http
 from lab.images.catalogue import PYTHON, Base
 from lab.images.layout import Layout
 from lab.images.packages import Package, packages_of, pin, pinned, require_pinned
 from lab.release import __main__ as command
 from lab.release import publish
+from lab.release import tools as programs
 from lab.release.make import IMAGES, SUMS, require_equal, sha256
 from lab.release.provenance import Source, Subject, statement
 from lab.release.publish import install_commands, push_release, require_registry
@@ -59,9 +61,12 @@ def root(folder: Path) -> Path:
     return file
 
 
-def release(folder: Path) -> Path:
-    (folder / "chart.tar").write_text("chart")
-    (folder / SUMS).write_text(f"{sha256(folder / 'chart.tar')}  chart.tar\n")
+def release(folder: Path, version: str = "") -> Path:
+    """``version``: of its files; else the folder's name, as it must be."""
+    files = [folder / "chart.tar", folder / f"{TRAINER.name}-{version or folder.name}.oci.tar"]
+    for file in files:
+        file.write_text(file.name)
+    (folder / SUMS).write_text("".join(f"{sha256(file)}  {file.name}\n" for file in files))
     return folder
 
 
@@ -220,8 +225,19 @@ class Cosign:
 @pytest.fixture
 def cosign(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Cosign:
     found = Cosign(forged=getattr(request, "param", False))
-    monkeypatch.setattr(publish, "tools", lambda listing: found)
+    monkeypatch.setattr(publish, "tools", lambda making: found)
     return found
+
+
+def test_a_release_in_a_folder_that_is_not_named_as_its_version_is_refused_with_the_name_that_it_must_have(
+    tmp_path: Path, cosign: Cosign
+) -> None:
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    with pytest.raises(LabError, match=r"named as its version, 1\.2\.3") as refused:
+        push_release(release(folder, "1.2.3"), "127.0.0.1:1", key=Path("/cosign.pub"))
+    assert "downloads" in refused.value.found
+    assert [words[0] for words in cosign.asked] == ["cosign"]
 
 
 @pytest.mark.parametrize("cosign", [True], indirect=True, ids=["forged"])
@@ -297,6 +313,33 @@ def test_a_node_is_refused_before_an_image_is_built(
     assert command.main() == 1
     printed = capsys.readouterr()
     assert "signs of another cluster" in printed.out + printed.err
+
+
+def test_a_fresh_clone_has_its_bases_pinned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found: dict[Base, object] = {}
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(command, "require_machine", lambda: None)
+    monkeypatch.setattr(Builder, "root", lambda self, base: FOUND)
+    monkeypatch.setattr(command, "pin", found.update)
+    monkeypatch.setattr("sys.argv", ["release", "pin"])
+    assert command.main() == 0
+    assert found.keys() == {image.base for image in IMAGES}
+
+
+@pytest.mark.parametrize(("making", "compiled"), [(False, ["signing"]), (True, ["kubernetes", "signing", "listing"])])
+def test_only_making_a_release_compiles_kubernetes_and_what_lists_an_image(
+    monkeypatch: pytest.MonkeyPatch, making: bool, compiled: list[str]
+) -> None:
+    asked: list[str] = []
+
+    def compile_of(name: str) -> Path:
+        asked.append(name)
+        return Path("/programs")
+
+    monkeypatch.setattr(programs, "kube_binaries", lambda: compile_of("kubernetes"))
+    monkeypatch.setattr(programs, "_compiled", lambda module, _: compile_of(module))
+    programs.tools(making=making)
+    assert asked == compiled
 
 
 ROOT = Path(__file__).parents[2]
