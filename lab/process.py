@@ -42,7 +42,11 @@ def run(
             check=False,
         )
     except FileNotFoundError as error:
-        raise LabError(f"the program {words[0]}", "no such program", "run `make setup`, which installs it") from error
+        raise LabError(
+            f"the program {words[0]}",
+            "no such program",
+            "install it; what is Python's in .venv comes by `make setup`",
+        ) from error
     if check and done.returncode != 0:
         raise CommandFailed(shlex.join(words), done.returncode, done.stdout + done.stderr)
     return done

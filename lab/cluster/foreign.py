@@ -38,7 +38,7 @@ def require_no_node() -> None:
         raise LabError(
             "a machine that is no Kubernetes node",
             "signs of another cluster: " + ", ".join(found),
-            "use another machine, or CONTEXT=name for the cluster that you have; "
+            "use another machine: images are built where the command runs, also with CONTEXT=name; "
             "if these are leftovers of a cluster that is gone, remove them first",
         )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lab import paths
 from lab.cluster import Cluster, Kubectl
+from lab.cluster.full import require_machine
 from lab.cluster.kubectl import Json
 from lab.cluster.monitoring import apply_prometheus
 from lab.demo.fleet import ACCELERATOR, NAMESPACE, VOLUME_PATH
@@ -76,6 +77,7 @@ def existing_stage(context: str, registry: str) -> Iterator[Stage]:
             "nothing",
             "push both images there and name it: make demo CONTEXT=… REGISTRY=…",
         )
+    require_machine()  # images are built on this one, whichever cluster they are for
     kubeconfig = Path(os.environ.get("KUBECONFIG", "~/.kube/config")).expanduser()
     kubectl = Kubectl(kube_binaries() / "kubectl", kubeconfig, context)
     names = push_images(build_images([OPERATOR, TOOLS, PROMETHEUS]), registry)

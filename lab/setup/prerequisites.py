@@ -57,13 +57,13 @@ def require_node_programs() -> None:
         raise LabError(
             "Linux, whose containers these are",
             sys.platform,
-            "use a Linux machine, or CONTEXT=name for a cluster you have",
+            "use a Linux machine; from there CONTEXT=name reaches a cluster you have",
         )
     if os.geteuid() != 0:
         raise LabError(
             "to run as root: containers need mounts and a network of their own",
             f"user {os.geteuid()}",
-            "run the same command with sudo, or CONTEXT=name for a cluster you have",
+            "run the same command with sudo",
         )
     _require((*CONTROL_PLANE, *NODE))
 

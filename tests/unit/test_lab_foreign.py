@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab import paths
-from lab.cluster import Cluster, full, network
+from lab.cluster import Cluster, foreign, full, network
 from lab.cluster.foreign import signs
 from lab.errors import LabError
 
@@ -124,3 +124,13 @@ def test_a_cluster_whose_record_was_lost_is_taken_down_by_its_bridge(machine: Ma
     (machine.interfaces / network.BRIDGE).mkdir(parents=True)
     cluster.down()
     assert TABLE in machine.commands
+
+
+def test_a_node_is_not_sent_to_another_context_which_builds_on_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "signs", lambda _: ["the process kubelet"])
+    monkeypatch.setattr(foreign, "_holds", lambda _: False)
+    with pytest.raises(LabError) as refused:
+        foreign.require_no_node()
+    assert "use another machine: images are built where the command runs, also with CONTEXT=name" in (
+        refused.value.next_step
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import LabError
-from lab.process import Daemon
+from lab.process import Daemon, run
 from lab.waiting import wait_for
 
 
@@ -40,3 +40,9 @@ def test_what_ended_by_itself_is_not_taken_for_killed(tmp_path: Path) -> None:
     wait_for(lambda: not daemon.running(), what="it to end", seconds=10)
     with pytest.raises(LabError, match="short to keep running"):
         daemon.kill_running()
+
+
+def test_a_program_that_is_missing_is_not_said_to_come_by_a_command_that_does_not_install_it() -> None:
+    with pytest.raises(LabError) as refused:
+        run(["no-such-program"])
+    assert refused.value.next_step.startswith("install it")
