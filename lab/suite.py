@@ -1,7 +1,7 @@
 """`python -m lab.suite check|test|test-all`: everything that must hold, stage by stage, with the time that each took.
 
-All stages run even if one fails, so that one run tells all. What the run started, it removes, also when it is
-interrupted.
+All stages run even if one fails, so that one run tells all; none does on a machine that is refused. What the run
+started, it removes, also when it is interrupted.
 """
 
 from __future__ import annotations
@@ -128,11 +128,15 @@ def _static(suite: Suite) -> None:
     suite.tool("mkdocs", "build", "--strict")
 
 
-def test(suite: Suite, *more: str) -> None:
-    """Everything, from a bare machine: requirements, check, then tests against real programs and a real cluster."""
-    suite.stage("requirements of the machine", _requirements)
+def test(suite: Suite, *more: str) -> bool:
+    """Everything, from a bare machine: requirements, check, then tests against real programs and a real cluster.
+
+    Returns whether anything could be tried at all: a machine that is a node of another cluster is left as it is.
+    """
+    if not suite.stage("requirements of the machine", _requirements):
+        return False
     if not suite.stage("Kubernetes binaries", lambda: 0 if kube_binaries() else 1):
-        return
+        return False
     _static(suite)
     suite.pytest("tests/unit", "tests/property", workers=CHECK_WORKERS)
     suite.stage("go test (lab/kube)", lambda: call(test_command(), cwd=MODULE, env=ENVIRONMENT))
@@ -148,11 +152,14 @@ def test(suite: Suite, *more: str) -> None:
     finally:
         if not found_running:
             cluster.down()
+    return True
 
 
 def test_all(suite: Suite) -> None:
     """`test`, and what takes long."""
-    test(suite, *(folder for folder in ("tests/faults", "tests/bench") if (paths.ROOT / folder).is_dir()))
+    more = (folder for folder in ("tests/faults", "tests/bench") if (paths.ROOT / folder).is_dir())
+    if not test(suite, *more):
+        return
     if suite.stage("a registry", lambda: 0 if tools(making=False) else 1):
         suite.pytest("tests/release")
     if suite.stage("an older minor of Kubernetes", lambda: 0 if older_control_plane() else 1):
@@ -163,7 +170,7 @@ def test_all(suite: Suite) -> None:
 
 def main() -> int:
     """Run the suite that the command line names."""
-    suites: dict[str, Callable[[Suite], None]] = {"check": check, "test": test, "test-all": test_all}
+    suites: dict[str, Callable[[Suite], object]] = {"check": check, "test": test, "test-all": test_all}
     if len(sys.argv) != 2 or sys.argv[1] not in suites:
         console.print(f"usage: python -m lab.suite {'|'.join(suites)}", markup=False)
         return 2

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from lab.cluster.full import require_machine
 from lab.images import ALL, OPERATOR, TRAINER
 from lab.images.builder import build_images, layout
 from lab.release.make import CHART, IMAGES, Workshop, export_key, sign_sums
 from lab.release.provenance import Source
 from lab.release.publish import push, push_release
 from lab.release.tools import Tools, registry, tools
-from lab.setup.prerequisites import require_node_programs
 from precision_operator import __version__
 
 ACCEPTED = "application/vnd.oci.image.manifest.v1+json"
@@ -25,7 +25,7 @@ TEAM = "team/images"
 
 @pytest.fixture(scope="module")
 def programs() -> Tools:
-    require_node_programs()
+    require_machine()
     return tools(making=False)
 
 

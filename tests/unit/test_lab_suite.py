@@ -1,0 +1,85 @@
+"""The suite that runs all tests: what it does where a stage fails. No stage runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import suite as module
+from lab.errors import LabError
+from lab.suite import Suite
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """What was started, in order; nothing is."""
+    found: list[str] = []
+
+    def call(command: list[str], **_: object) -> int:
+        found.append(" ".join(command))
+        return 0
+
+    class NoCluster:
+        def running(self) -> bool:
+            return False
+
+        def up(self) -> None:
+            found.append("up")
+
+        def down(self) -> None:
+            found.append("down")
+
+    monkeypatch.setattr(module, "_REPORTS", tmp_path)
+    monkeypatch.setattr(module, "call", call)
+    monkeypatch.setattr(module, "Cluster", NoCluster)
+    monkeypatch.setattr(module, "require_machine", lambda: None)
+    for name in ("kube_binaries", "older_control_plane", "cert_manager"):
+        monkeypatch.setattr(module, name, lambda: True)
+    monkeypatch.setattr(module, "tools", lambda **_: True)
+    monkeypatch.setattr(module, "test_command", lambda: ["go", "test"])
+    return found
+
+
+@pytest.mark.parametrize("run", [module.test, module.test_all], ids=["test", "test-all"])
+@pytest.mark.parametrize("refuses", ["require_machine", "kube_binaries"])
+def test_nothing_is_started_on_a_machine_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch, started: list[str], run: Callable[[Suite], object], refuses: str
+) -> None:
+    def node() -> None:
+        raise LabError("a machine that is no Kubernetes node", "signs of another cluster", "use another machine")
+
+    monkeypatch.setattr(module, refuses, node)
+    suite = Suite()
+    run(suite)
+    assert started == []
+    assert suite.conclude() == 1
+
+
+def test_a_stage_that_fails_keeps_no_later_one_from_running(
+    monkeypatch: pytest.MonkeyPatch, started: list[str]
+) -> None:
+    def fails(command: list[str], **_: object) -> int:
+        started.append(" ".join(command))
+        return 1 if "tests/chart" in command else 0
+
+    monkeypatch.setattr(module, "call", fails)
+    suite = Suite()
+    module.test_all(suite)
+    assert [title for title, passed, _ in suite.results if not passed] == ["pytest tests/chart"]
+    assert any(command.endswith("tests/e2e") for command in started)
+    assert any(command.endswith("tests/release") for command in started)
+    assert started[-1].endswith("cert_manager tests/cluster")
+    assert suite.conclude() == 1
+
+
+def test_a_cluster_that_was_brought_up_is_taken_down(started: list[str]) -> None:
+    suite = Suite()
+    assert module.test(suite)
+    assert (started.count("up"), started[-1]) == (1, "down")
+    assert suite.conclude() == 0
+
+
+def test_a_suite_that_ran_nothing_has_not_passed() -> None:
+    assert Suite().conclude() == 1
