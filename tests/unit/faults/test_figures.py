@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from lab.errors import LabError
 from lab.faults import __main__ as faults
 from lab.faults.__main__ import Found
 from lab.faults.batch import Outcome, Run
+from lab.faults.campaign import Campaign
 from lab.faults.misoperation import Misoperation
 from lab.faults.rules import Fault, Injection, Write
 from lab.faults.soak import SoakResult
@@ -32,25 +34,45 @@ class Figures:
     writes: int = len(WRITES)
     """Of each workflow."""
     odd: int = 300
+    taken: int = 20
+    """Of the odd policies."""
     soak_faults: int = 20
     interrupt: bool = False
-    violations: tuple[str, ...] = field(default=())
+    violations: tuple[str, ...] = ()
+    """Of the odd policies; the other parts have theirs."""
+    in_a_run: tuple[str, ...] = ()
+    in_the_soak: tuple[str, ...] = ()
+    crashes: int = 0
+    odd_crashes: int = 0
+    soak_crashes: int = 0
+    lost: int = 0
+    """Steps."""
 
     async def inject(self, found: Found, *, odd: int) -> None:
         injection = Injection(WORKFLOWS[0].name, WRITES[0], Fault.DELAY)
         run = Run(WORKFLOWS[0], (injection,))
         outcome = Outcome(run, WRITES, frozenset({Fault.DELAY}), (), Path("trace"))
         found.campaign.outcomes += [outcome] * self.injections
+        found.campaign.outcomes += [replace(outcome, done=frozenset(), violations=self.in_a_run)]
+        found.campaign.crashes += ["exit code 1"] * self.crashes
         found.campaign.kills = self.kills
         found.campaign.gaps = 2
         found.campaign.learned = {work.name: WRITES[: self.writes] for work in found.campaign.chosen}
         if odd:
-            found.odd = Misoperation(refused=self.odd, gaps=1, violations=list(self.violations))
+            found.odd = Misoperation(
+                self.odd - self.taken,
+                self.taken,
+                gaps=1,
+                violations=list(self.violations),
+                crashes=["exit code 1"] * self.odd_crashes,
+            )
         if self.interrupt:
             raise KeyboardInterrupt
 
     def soak(self, *_: object, **__: object) -> SoakResult:
-        return SoakResult(20.0, {"etcd": self.soak_faults}, (), 9, 0, (), {}, 1, Path("trace"), gaps=3)
+        crashes = ("exit code 1",) * self.soak_crashes
+        faults = {"etcd": self.soak_faults}
+        return SoakResult(20.0, faults, crashes, 9, self.lost, self.in_the_soak, {}, 1, Path("trace"), gaps=3)
 
 
 Runs = Callable[..., tuple[int, dict[str, Any]]]
@@ -81,6 +103,56 @@ def test_a_default_run_that_did_enough_is_complete_and_passes(ran: Runs) -> None
     assert written["gaps"] == 2 + 1 + 3
 
 
+def test_the_figures_have_the_names_that_programs_read(ran: Runs) -> None:
+    _, written = ran(Figures())
+    assert written == {
+        "seed": 16,
+        "workflows": len(WORKFLOWS),
+        "writes": len(WORKFLOWS) * len(WRITES),
+        "kills": 2 * len(WORKFLOWS),
+        "injections": 500,
+        "violations": 0,
+        "odd_policies": 300,
+        "crashes": 0,
+        "soak_minutes": 20.0,
+        "soak_faults": 20,
+        "steps_lost_hot": 0,
+        # Beyond those that the run is judged by:
+        "complete": True,
+        "minutes": written["minutes"],
+        "missed": 1,
+        "gaps": 6,
+        "odd_policies_taken": 20,
+        "odd_policies_refused": 280,
+    }
+
+
+@pytest.mark.parametrize(
+    ("figures", "name"),
+    [
+        (Figures(in_a_run=("L1 at the end",)), "violations"),
+        (Figures(violations=("I8 at revision 7",)), "violations"),
+        (Figures(in_the_soak=("a restart",)), "violations"),
+        (Figures(crashes=1), "crashes"),
+        (Figures(odd_crashes=1), "crashes"),
+        (Figures(soak_crashes=1), "crashes"),
+        (Figures(lost=1), "steps_lost_hot"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_complete_run_fails_by_one_violation_one_crash_or_one_lost_step(
+    ran: Runs, figures: Figures, name: str
+) -> None:
+    code, written = ran(figures)
+    assert (code, written["complete"], written[name]) == (1, True, 1)
+
+
+def test_the_minutes_are_those_of_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "time", SimpleNamespace(monotonic=lambda: 3700.0))
+    found = Found(Campaign(16, None, Path("traces")), began_at=100.0)
+    assert found.figures()["minutes"] == 60.0
+
+
 @pytest.mark.parametrize(
     ("figures", "named"),
     [
@@ -88,6 +160,7 @@ def test_a_default_run_that_did_enough_is_complete_and_passes(ran: Runs) -> None
         (Figures(kills=2 * len(WORKFLOWS) - 1), f"at least {2 * len(WORKFLOWS)} kills"),
         (Figures(writes=9), "at least 100 writes, found 90"),
         (Figures(odd=299), "at least 300 odd_policies, found 299"),
+        (Figures(taken=19), "at least 20 odd_policies_taken, found 19"),
         (Figures(soak_faults=19), "at least 20 soak_faults, found 19"),
     ],
 )
@@ -104,7 +177,7 @@ def test_a_default_run_that_did_too_little_fails_and_names_the_floor(
     [("--count", "0", "--odd", "0", *NO_SOAK), ("--count", "0", "emergency"), ("--odd", "5", "--count", "3", *NO_SOAK)],
 )
 def test_a_run_that_was_asked_for_less_has_no_floor(ran: Runs, arguments: tuple[str, ...]) -> None:
-    assert ran(Figures(1, 0, 1, 1, 0), *arguments)[0] == 0
+    assert ran(Figures(1, 0, 1, 1, 0, 0), *arguments)[0] == 0
 
 
 def test_a_part_that_was_not_run_is_null(ran: Runs) -> None:
