@@ -33,6 +33,8 @@ HELD = replace(START, phase=Phase.HELD, modes={})
 ROLLING_BACK = replace(HELD, phase=Phase.ROLLING_BACK)
 HEALTHY = replace(START, phase=Phase.HEALTHY, step_index=1, transition_id=1, phase_since=200.0, step_since=200.0)
 SHARED = replace(START, modes={}, members=(B,), shares={B: 1}, precision=Mode.FP16)
+INDEXED = replace(START, modes={}, members=(B,), indexes={B: 1}, index_mode=Mode.BF16)
+"""Of one workload, the pods below index 1 are assigned BF16."""
 SUSPENSION = Suspension("uid-train", 1, 100.0)
 
 
@@ -233,6 +235,21 @@ def taken_away_at_rest(*, deleted: bool) -> Builder:
     built.note(Note.REST)
     gone = {} if deleted else {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     built.write("Pod", "a-1", {}, deleted=deleted, **gone)
+    return built
+
+
+def asked_at_rest() -> Builder:
+    built = Builder()
+    built.pod("a")
+    built.note(Note.REST)
+    built.pod("a", request={"generation": 1, "mode": "fp32"})
+    return built
+
+
+def policy_written_at_rest() -> Builder:
+    built = Builder()
+    built.note(Note.REST)
+    built.fleet()
     return built
 
 

@@ -14,7 +14,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.state import HeldWorkload, Phase, Restart, State
 from precision_operator.contract import PROMOTE, RETRY
 from tests.support import broken_traces as traces
-from tests.support.broken_traces import BOTH_BF16, HEALTHY, HELD, ROLLING_BACK, SHARED, START, A, B
+from tests.support.broken_traces import BOTH_BF16, HEALTHY, HELD, INDEXED, ROLLING_BACK, SHARED, START, A, B
 from tests.support.cluster_fleet import policy
 from tests.support.traces import NAMESPACE, Builder
 
@@ -55,6 +55,10 @@ BROKEN = {
         "I1",
         traces.asked_again(START, {"generation": 1, "mode": "fp32"}, {"generation": 2, "mode": "fp16"}),
     ),
+    "I1 asked for less than indexes of its workload may have": (
+        "I1",
+        traces.asked_again(INDEXED, {"generation": 1, "mode": "fp32"}, {"generation": 2, "mode": "fp16"}),
+    ),
     "I1 a checkpoint asked for in another mode": (
         "I1",
         traces.asked_again(
@@ -92,6 +96,7 @@ BROKEN = {
         ),
     ),
     "I3 degraded without anyone held": ("I3", traces.after(HEALTHY, traces.bumped(HEALTHY, phase=Phase.DEGRADED))),
+    "I3 a step skipped": ("I3", traces.after(START, traces.bumped(START, step_index=2, step_since=200.0))),
     "I3 a step taken in Held": ("I3", traces.after(HELD, traces.bumped(HELD, step_index=1))),
     "I3 a step back": (
         "I3",
@@ -167,6 +172,8 @@ BROKEN = {
     "L4 written at rest": ("L4", traces.restless()),
     "L4 a pod taken away at rest": ("L4", traces.taken_away_at_rest(deleted=False)),
     "L4 a pod killed at rest": ("L4", traces.taken_away_at_rest(deleted=True)),
+    "L4 a pod asked at rest": ("L4", traces.asked_at_rest()),
+    "L4 a policy written at rest": ("L4", traces.policy_written_at_rest()),
     "L4 a Job suspended at rest": ("L4", traces.suspended_at_rest()),
 }
 
@@ -202,12 +209,13 @@ def test_a_rollout_a_rollback_and_a_retry_violate_nothing() -> None:
         (HELD, [{"generation": 1, "mode": "fp16"}, {"generation": 1, "mode": "fp16", "checkpoint": True}]),
         (replace(START, modes={B: Mode.BF16}), [{"generation": 1, "mode": "fp16"}, {"generation": 2, "mode": "bf16"}]),
         (SHARED, [{"generation": 1, "mode": "fp32"}, {"generation": 2, "mode": "fp16"}]),
+        (INDEXED, [{"generation": 1, "mode": "fp32"}, {"generation": 2, "mode": "bf16"}]),
         (
             replace(HELD, contested=frozenset({B})),
             [{"generation": 1, "mode": "fp32"}, {"generation": 2, "mode": "fp16"}],
         ),
     ],
-    ids=["safer", "a checkpoint", "helped by BF16", "a share of its pods", "another policy's"],
+    ids=["safer", "a checkpoint", "helped by BF16", "a share of its pods", "an index of its pods", "another policy's"],
 )
 def test_what_a_pod_may_be_asked_for_violates_nothing(state: State, requests: list[dict[str, object]]) -> None:
     assert [v for v in check(traces.asked_again(state, *requests).trace()) if v.revision is not None] == []
