@@ -70,7 +70,8 @@ def make(*, key: Path | None) -> Path:
         key: cosign's private key; None: this user's own, which is made where there is none.
 
     Raises:
-        LabError: the tree holds what is in no commit, Debian's packages are not the pinned ones, or two builds differ.
+        LabError: the tree holds what is in no commit, the changelog lacks the version, Debian's packages are not the
+            pinned ones, or two builds differ.
     """
     source = _source()
     programs = tools(making=True)
@@ -106,7 +107,24 @@ def _source() -> Source:
         raise LabError("a tree that is committed whole", changed.splitlines()[0].strip(), "commit, or stash it")
     commit = run(["git", "rev-parse", "HEAD"], cwd=paths.ROOT).stdout.strip()
     chart = (CHART / "Chart.yaml").read_text().splitlines()
-    return Source(next(line.split()[1] for line in chart if line.startswith("version:")), commit)
+    version = next(line.split()[1] for line in chart if line.startswith("version:"))
+    require_changes(version, (paths.ROOT / "CHANGELOG.md").read_text())
+    return Source(version, commit)
+
+
+def require_changes(version: str, changelog: str) -> None:
+    """Refuse a version of which the changelog says nothing.
+
+    Raises:
+        LabError: it names the heading that is missing.
+    """
+    heading = f"## [{version}]"
+    if not any(line.startswith(heading) for line in changelog.splitlines()):
+        raise LabError(
+            f"a section {heading} in CHANGELOG.md",
+            "none",
+            f"write {heading} - and the date above what it brings; commit",
+        )
 
 
 def _own_key(programs: Tools) -> Path:
