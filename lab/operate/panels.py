@@ -2,7 +2,7 @@
 
 Grafana itself is not here. What it makes of the files is held against its published schema (``grafana/``) by
 tests/chart/test_dashboards.py; what Prometheus answers is asked here. There is no GPU here either: the panels of GPUs are
-asked of a Prometheus that has scraped ``exposition/dcgm.prom``, which no device reported, and are counted apart.
+asked of a Prometheus that has scraped the files of ``exposition``, which no device reported, and are counted apart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lab.cluster import Cluster
 from lab.cluster.monitoring import apply_prometheus
 from lab.errors import LabError
 from lab.isolation.part import Figures, Section
-from lab.operate.exposition import DCGM, served
+from lab.operate.exposition import DCGM, TRAINER, served
 from lab.progress import step
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
@@ -49,8 +49,8 @@ class Panel(NamedTuple):
 
     @property
     def gpu(self) -> bool:
-        """It shows what a DCGM exporter reports."""
-        return any("DCGM_" in query for query in self.queries)
+        """It shows what only a machine with a GPU reports."""
+        return any("DCGM_" in query or "genesis_cuda_" in query for query in self.queries)
 
 
 def shipped() -> list[Panel]:
@@ -94,19 +94,27 @@ def gpu_panels(directory: Path) -> Figures:
     return {
         "gpu": len(asked),
         "gpu_with_data": found,
-        "gpu_fed_from": f"written by hand, from no device: {DCGM.relative_to(paths.ROOT)}",
+        "gpu_fed_from": "written by hand, from no device: "
+        + ", ".join(str(file.relative_to(paths.ROOT)) for file in (DCGM, TRAINER)),
     }
 
 
 @contextmanager
 def written_gpus(directory: Path) -> Iterator[str]:
-    """A Prometheus that scrapes the written series as those of an exporter's pod; its address."""
+    """A Prometheus that scrapes the written series as those of an exporter's pod and a trainer's; its address."""
+    pods = {"metrics": ("gpu-operator", "dcgm-exporter"), "trainer": ("training", "vit-6d4cf56db6-x2x9q")}
     with served() as address:
-        labels = {"namespace": "gpu-operator", "pod": "dcgm-exporter"}
-        job = {"job_name": "gpus", "static_configs": [{"targets": [address], "labels": labels}]}
+        jobs = [
+            {
+                "job_name": path,
+                "metrics_path": f"/{path}",
+                "static_configs": [{"targets": [address], "labels": {"namespace": namespace, "pod": pod}}],
+            }
+            for path, (namespace, pod) in pods.items()
+        ]
         timing = {"scrape_interval": "1s", "scrape_timeout": "1s"}
-        with Prometheus(directory, {"global": timing, "scrape_configs": [job]}) as prometheus:
-            scraped = 'up{job="gpus"} == 1'
+        with Prometheus(directory, {"global": timing, "scrape_configs": jobs}) as prometheus:
+            scraped = f"count(up == 1) == {len(pods)}"
             wait_for(lambda: bool(prometheus.query(scraped)), what="the written series", seconds=30, every=0.1)
             yield prometheus.url
 

@@ -57,7 +57,6 @@ def gpu(title: str, description: str, metric: str, *, unit: str, thresholds: tup
         thresholds=thresholds,
         lowest=0,
         missing=NO_EXPORTER,
-        width=6,
     )
 
 
@@ -277,6 +276,34 @@ TRAINING = Row(
             lowest=0,
         ),
         Panel(
+            title="Throughput",
+            description="Samples a second of the whole process group, by the slowest pod of each workload. Less than before "
+            "a change of mode: compare with Speed against FP32.",
+            queries=(
+                Query(
+                    by_workload(f"rate({trained('training_samples_total')}[$__rate_interval])", worst="min"), WORKLOAD
+                ),
+            ),
+            unit="suffix: samples/s",
+            lowest=0,
+        ),
+        Panel(
+            title="Duration of a run (p95)",
+            description="Of the runs of each workload that ended in the last hour (one has `--segment-steps` steps). "
+            "Longer at the same number of steps: look at Steps a second.",
+            queries=(
+                Query(
+                    "histogram_quantile(0.95, sum by (namespace, workload, le) ("
+                    f"rate({trained('training_duration_seconds_bucket')}[1h])"
+                    f" * on (namespace, pod) group_left (workload) {PODS}))",
+                    WORKLOAD,
+                ),
+            ),
+            unit="s",
+            lowest=0,
+            missing="no data: no run has ended in the last hour",
+        ),
+        Panel(
             title="Checkpoint age",
             description="Time since the last complete checkpoint, the oldest pod of each workload. A restart loses as "
             "much. Growing: look at genesis_checkpoint_failures_total and at the volume.",
@@ -305,8 +332,22 @@ TRAINING = Row(
 )
 
 GPUS = Row(
-    "GPUs (where a DCGM exporter is scraped)",
+    "GPUs",
     (
+        Panel(
+            title="CUDA memory allocated",
+            description="The most that each trainer's process has allocated since its mode began. Near the GPU's size, a "
+            "rollback to FP32 does not fit beside it: the workload is restarted in place of a flip.",
+            queries=(
+                Query(
+                    f"max by (namespace, pod, mode) ({trained('cuda_memory_allocated_bytes')})",
+                    "{{namespace}}/{{pod}} {{mode}}",
+                ),
+            ),
+            unit="bytes",
+            lowest=0,
+            missing="no data: no trainer with CUDA reports it",
+        ),
         gpu(
             "GPU utilisation",
             "Share of the time in which a kernel ran. Low while steps are slow: the GPU waits for data or the CPU.",

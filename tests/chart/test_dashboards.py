@@ -17,6 +17,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 from lab.operate.panels import AT_LEAST, filled, gpu_panels, shipped
+from manifests.recording import PODS
 from tests.support.charted import Render
 from tests.support.promtool import expect
 
@@ -93,16 +94,32 @@ def test_there_are_panels_enough_beside_those_of_gpus() -> None:
     assert sum(not panel.gpu for panel in shipped()) >= AT_LEAST
 
 
-def test_panels_of_gpus_find_series_in_the_format_of_a_dcgm_exporter(tmp_path: Path) -> None:
+def test_panels_of_gpus_find_series_in_the_format_of_a_dcgm_exporter_and_of_a_trainer(tmp_path: Path) -> None:
     """Series written by hand: there is no GPU here, and the figures say so."""
     found = gpu_panels(tmp_path)
-    assert (found["gpu"], found["gpu_with_data"]) == (4, 4)
+    assert (found["gpu"], found["gpu_with_data"]) == (5, 5)
     assert str(found["gpu_fed_from"]).startswith("written by hand, from no device: ")
 
 
 def query_of(title: str) -> str:
     (query,) = next(panel.queries for panel in shipped() if panel.title == title)
     return query
+
+
+def test_throughput_and_the_duration_of_runs_are_shown_by_workload(tmp_path: Path) -> None:
+    """Of two pods the slower one's samples, and the runs of both: 5 a minute of up to 10 s, 5 of up to 30 s."""
+    samples, bucket = "genesis_training_samples_total", "genesis_training_duration_seconds_bucket"
+    series = {}
+    for pod, samples_a_minute in {"vit-a": 120, "vit-b": 60}.items():
+        named = f'namespace="team",pod="{pod}"'
+        series[f'{PODS}{{{named},workload="vit",mode="fp16"}}'] = "1x40"
+        series[f"{samples}{{{named}}}"] = f"0+{samples_a_minute}x40"
+        for below, runs in {"10.0": 5, "30.0": 10, "+Inf": 10}.items():
+            series[f'{bucket}{{{named},le="{below}"}}'] = f"0+{runs}x40"
+    vit = '{namespace="team",workload="vit"}'
+    throughput = query_of("Throughput").replace("[1m]", "[5m]")
+    expect(tmp_path, throughput, series, {vit: 1.0}, interval="1m", at="30m")
+    expect(tmp_path, query_of("Duration of a run (p95)"), series, {vit: 28.0}, interval="1m", at="30m")
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 DCGM = Path(__file__).parent / "dcgm.prom"
+"""Of the exporter of devices."""
+TRAINER = Path(__file__).parent / "trainer.prom"
+"""Of a trainer on a GPU."""
 
 
 class _Exposition(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        body = DCGM.read_bytes()
+        body = (TRAINER if self.path == "/trainer" else DCGM).read_bytes()
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4")
         self.send_header("Content-Length", str(len(body)))
@@ -26,7 +29,7 @@ class _Exposition(BaseHTTPRequestHandler):
 
 @contextmanager
 def served() -> Iterator[str]:
-    """``host:port`` of an HTTP server with the series."""
+    """``host:port`` of an HTTP server with the series: the exporter's at ``/metrics``, the trainer's at ``/trainer``."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Exposition)
     thread = threading.Thread(target=server.serve_forever, name="written series", daemon=True)
     thread.start()
