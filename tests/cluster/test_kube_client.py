@@ -28,10 +28,10 @@ from precision_operator.kube.client import KubeClient
 from precision_operator.kube.events import EventRecorder, PolicyRef
 from precision_operator.kube.port import (
     DEPLOYMENTS,
-    EVENTS,
     LEASES,
     MUTATING_POLICIES,
     PODS,
+    Cluster,
     Deletion,
     JsonObject,
     JsonValue,
@@ -75,7 +75,7 @@ async def real(control_plane: ControlPlane) -> AsyncIterator[KubeClient]:
 
 
 @pytest.fixture(params=["fake", "real"])
-def api(request: pytest.FixtureRequest) -> KubeApi:
+def api(request: pytest.FixtureRequest) -> Cluster:
     return FakeKube() if request.param == "fake" else request.getfixturevalue("real")
 
 
@@ -284,15 +284,15 @@ async def test_lists_grow_change_and_shrink_by_index(api: KubeApi, space: str) -
     assert "paused" not in emptied["spec"]
 
 
-async def test_the_same_event_said_again_is_counted(api: KubeApi, space: str) -> None:
+async def test_the_same_event_said_again_is_counted_and_found_by_what_it_is_about(api: Cluster, space: str) -> None:
     recorder = EventRecorder(api, identity="test-0")
-    ref = PolicyRef(space, "policy", str(uuid.uuid4()))
+    ref, other = (PolicyRef(space, name, str(uuid.uuid4())) for name in ("policy", "other"))
+    await recorder.emit(other, "Promoted", "step 1")
     for _ in range(3):
         await recorder.emit(ref, "RolledBack", "6 workloads are back on FP32", warning=True)
     await recorder.emit(ref, "Promoted", "step 1")
-    events: Any = await api.list(EVENTS, space)
-    ours = [event for event in events if event["involvedObject"]["name"] == "policy"]
-    assert sorted((e["reason"], e["type"], e["count"]) for e in ours) == [
+    events: Any = await api.events_of(space, ref.uid)
+    assert sorted((e["reason"], e["type"], e["count"]) for e in events) == [
         ("Promoted", "Normal", 1),
         ("RolledBack", "Warning", 3),
     ]

@@ -19,6 +19,8 @@ from precision_operator.errors import (
 )
 from precision_operator.kube.port import (
     DISRUPTION_BUDGETS,
+    EVENTS,
+    EVENTS_LIMIT,
     PODS,
     SELF_SUBJECT_REVIEWS,
     UNCONDITIONAL,
@@ -89,6 +91,15 @@ class FakeKube:
         if most_bytes is not None and len(json.dumps(found)) > most_bytes:
             raise AnswerTooLarge(f"expected at most {most_bytes} bytes")
         return found
+
+    async def events_of(self, namespace: str, uid: str) -> Sequence[JsonObject]:
+        """See the port."""
+        self.reads.append(("list", EVENTS.plural, f"involvedObject.uid={uid}"))
+        kept = sorted(self.objects.items())
+        found = [
+            copy.deepcopy(body) for (plural, where, _), body in kept if (plural, where) == (EVENTS.plural, namespace)
+        ]
+        return [body for body in found if _object(body.get("involvedObject") or {}).get("uid") == uid][:EVENTS_LIMIT]
 
     async def serves(self, resource: Resource) -> bool:
         """See the port."""

@@ -62,10 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _history(session: "Session", arguments: argparse.Namespace) -> int:
-    from precision_operator.kube.port import EVENTS
-
     target = await session.policy(arguments.policy)
-    events = await session.api.list(EVENTS, session.namespace)
+    events = await session.api.events_of(session.namespace, target.policy.uid)
     entries = timeline(target, events, costs=await _costs(session, target))
     if arguments.output == "json":
         write_json([{**_fields(entry), "at": format_time(entry.at)} for entry in entries])
@@ -120,21 +118,20 @@ def _fields(entry: HistoryEntry) -> dict[str, object]:
 def timeline(
     target: "Target", events: Iterable[Mapping[str, object]], *, costs: Iterable[HistoryEntry] = ()
 ) -> tuple[HistoryEntry, ...]:
-    """Everything that is known, oldest first; what has no time comes last."""
-    found = [*_events(target, events), *_incident(target), *costs, *_commands(target)]
+    """Everything that is known, oldest first; what has no time comes last. ``events``: those of the policy."""
+    found = [*_events(events), *_incident(target), *costs, *_commands(target)]
     return tuple(sorted(found, key=lambda entry: (entry.at is None, entry.at or 0.0)))
 
 
-def _events(target: "Target", events: Iterable[Mapping[str, object]]) -> Iterable[HistoryEntry]:
+def _events(events: Iterable[Mapping[str, object]]) -> Iterable[HistoryEntry]:
     for event in events:
-        if mapping(event.get("involvedObject")).get("uid") == target.policy.uid:
-            yield HistoryEntry(
-                at=parse_time(event.get("lastTimestamp")) or parse_time(event.get("eventTime")),
-                source="Event",
-                reason=text(event.get("reason")),
-                message=text(event.get("message")),
-                count=integer(event.get("count"), 1),
-            )
+        yield HistoryEntry(
+            at=parse_time(event.get("lastTimestamp")) or parse_time(event.get("eventTime")),
+            source="Event",
+            reason=text(event.get("reason")),
+            message=text(event.get("message")),
+            count=integer(event.get("count"), 1),
+        )
 
 
 def _incident(target: "Target") -> Iterable[HistoryEntry]:

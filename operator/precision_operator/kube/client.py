@@ -19,6 +19,8 @@ from precision_operator.errors import AnswerTooLarge, KubeError, NotFound, Unava
 from precision_operator.kube.access import Access, authorization, load_configuration
 from precision_operator.kube.answers import error_of, parsed_object, unread_object
 from precision_operator.kube.port import (
+    EVENTS,
+    EVENTS_LIMIT,
     FIELD_MANAGER,
     LOG_BYTES,
     LOG_LINES,
@@ -123,6 +125,12 @@ class KubeClient:
         answer = await self._call("list", "GET", resource, _path(resource, namespace) + query, most_bytes=most_bytes)
         items = answer.get("items")
         return [cast(JsonObject, item) for item in items] if isinstance(items, list) else []
+
+    async def events_of(self, namespace: str, uid: str) -> Sequence[JsonObject]:
+        """See the port; the API server selects them, so that a namespace's other Events are not sent."""
+        query = urlencode({"fieldSelector": f"involvedObject.uid={uid}", "limit": EVENTS_LIMIT})
+        answer = await self._call("list", "GET", EVENTS, f"{_path(EVENTS, namespace)}?{query}")
+        return [cast(JsonObject, item) for item in sequence(answer.get("items"))]
 
     async def serves(self, resource: Resource) -> bool:
         """Whether the API server has this kind in this version, by its discovery."""

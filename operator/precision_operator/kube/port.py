@@ -52,6 +52,8 @@ ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices")
 LOG_LINES = 500
 LOG_BYTES = 256 * 1024
 """How much of a container's log is asked for, at most."""
+EVENTS_LIMIT = 500
+"""Of one object. The operator counts an Event that it tells again, so a policy has far fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,14 @@ class Watching(Protocol):
 
         An empty ``since`` means that it was not there.
         """
+        ...
+
+
+class Telling(Protocol):
+    """What Events tell of one object."""
+
+    async def events_of(self, namespace: str, uid: str) -> Sequence[JsonObject]:
+        """Events of a namespace about the object with this uid, EVENTS_LIMIT at most."""
         ...
 
 
@@ -168,5 +178,5 @@ class KubeApi(Protocol):
         ...
 
 
-class Cluster(KubeApi, Discovery, Watching, Protocol):
+class Cluster(KubeApi, Discovery, Watching, Telling, Protocol):
     """All of it, for a program that a person runs."""

@@ -11,7 +11,7 @@ from kubernetes.aio.client import Configuration
 from precision_operator.errors import AnswerTooLarge, DisruptionBudget, Forbidden, TooManyRequests, Unavailable
 from precision_operator.kube.answers import MESSAGE_LIMIT, error_of
 from precision_operator.kube.client import KubeClient
-from precision_operator.kube.port import JOBS, PODS, Deletion, JsonObject, Operation
+from precision_operator.kube.port import EVENTS_LIMIT, JOBS, PODS, Deletion, JsonObject, Operation
 from tests.support.prometheus_bodies import http, serve
 
 
@@ -130,6 +130,16 @@ async def test_every_patch_says_who_manages_what_it_writes() -> None:
             await kube.dry_run(PODS, "ns", "p", {})
     assert len(server.heads) == 4
     assert all("fieldManager=precision-operator" in head.splitlines()[0] for head in server.heads)
+
+
+async def test_events_of_one_object_are_selected_by_the_server_and_bounded() -> None:
+    with serve(http(b'{"items": [{"reason": "Promoted"}]}')) as server:
+        async with client(server.url) as kube:
+            assert await kube.events_of("ns", "uid-1") == [{"reason": "Promoted"}]
+    (head,) = server.heads
+    assert head.startswith(
+        f"GET /api/v1/namespaces/ns/events?fieldSelector=involvedObject.uid%3Duid-1&limit={EVENTS_LIMIT} "
+    )
 
 
 async def test_nobody_listens() -> None:

@@ -22,7 +22,6 @@ from precision_operator.cli.refusals import in_words
 from precision_operator.cli.session import Session, Target
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import KubeError, OperatorError
-from precision_operator.kube.port import EVENTS
 
 LOOK_SECONDS = 1.0
 """Between two reads of policies and assignments, which are few."""
@@ -190,9 +189,9 @@ class Feed:
         session = replace(self._session, namespace=target.policy.namespace)
         notes: list[str] = []
         try:
-            events = await session.api.list(EVENTS, session.namespace)
+            events = await session.api.events_of(session.namespace, target.policy.uid)
         except KubeError as error:
-            events = []
+            events = ()
             notes.append(f"no Events: {in_words(error, session.flags)}")
         found = [charts.of_counts(list(self._counted.kept[target.where])), *await self._trends.of(target)]
         recorded, missing = await self._recorded(session, target)
