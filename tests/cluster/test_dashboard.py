@@ -385,6 +385,16 @@ async def test_two_thousand_workloads_stay_usable(
     record_property(FLOW, "large")
 
 
+async def test_a_page_that_the_server_does_not_know_any_more_says_what_to_do(browser: Browser) -> None:
+    """The server was started again on the same port: it refuses the old page's cookie, and the browser gives up."""
+    async with served(large_fleet(4), "default") as server, opened(browser, server, errors=(403,)) as page:
+        await expect(page.locator("#live")).to_have_text("Live")
+        await page.route("**/api/news*", lambda route: route.fulfill(status=403))
+        await page.evaluate("location.hash = '#/policy/default/fleet'")
+        await expect(page.locator("#live")).to_have_text("Not live")
+        await expect(page.get_by_role("alert")).to_contain_text("Run `kubectl precision dashboard` again")
+
+
 async def found(page: Page, record_property: Callable[[str, object], None]) -> list[str]:
     """What axe finds, which is recorded too."""
     wrong = await violations(page)

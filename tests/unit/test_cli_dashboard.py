@@ -7,6 +7,7 @@ import asyncio
 import base64
 import math
 from dataclasses import replace
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -16,24 +17,26 @@ from precision_operator.api.policy import parse_policy
 from precision_operator.api.signal_records import DEFAULT_CRITERIA
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
+from precision_operator.cli import parser
 from precision_operator.cli.dashboard.board import Board, Row
 from precision_operator.cli.dashboard.charts import LINES, of_series
 from precision_operator.cli.dashboard.feed import Feed, Page
 from precision_operator.cli.dashboard.guard import Ask, Guard
 from precision_operator.cli.dashboard.orders import Wish, buttons
 from precision_operator.cli.dashboard.rows import CellVerdict, mode, verdict
+from precision_operator.cli.dashboard.server import serve as serve_page
 from precision_operator.cli.dashboard.trends import Trends
 from precision_operator.cli.fleet import BreachLine, PodLine, WorkloadLine
 from precision_operator.cli.live import LiveReport
-from precision_operator.cli.session import Session
+from precision_operator.cli.session import CommandRefused, Session
 from precision_operator.errors import ConfigurationError
 from precision_operator.incidents.document import from_body, to_body
-from precision_operator.kube.port import INCIDENTS
+from precision_operator.kube.port import EVENTS, INCIDENTS
 from precision_operator.signals.port import Series
 from tests.support.cli import HELD, WAITING, Cli, stands
 from tests.support.policies import policy as policy_of
 from tests.support.prometheus_bodies import STAMP, failure, http, serve, success
-from tests.support.reported import rolled_back
+from tests.support.reported import Stage, rolled_back
 
 GUARD = Guard(4711)
 OWN = Ask("GET", "127.0.0.1:4711", cookie=GUARD.key)
@@ -223,21 +226,77 @@ async def told_while_it_reads(feed: Feed, of: str, topic: str) -> dict[str, dict
         reading.cancel()
 
 
-async def test_a_damaged_recording_is_said_on_the_page_which_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    stage = await rolled_back()
+async def details_after(stage: Stage, cli: Cli, *, damage: bool) -> dict[str, Row]:
+    """What the page of the policy shows after its rollback, whose recording may have been damaged."""
     ((_, body),) = [item for item in stage.kube.objects.items() if item[0][0] == INCIDENTS.plural]
     report = from_body(body)
     raw = bytearray(base64.b64decode(report.recordings.tape))
-    raw[10] = 0xFF
+    raw[10] = 0xFF if damage else raw[10]
     tape = base64.b64encode(raw).decode()
-    damaged = replace(report, recordings=replace(report.recordings, tape=tape))
-    cli = Cli(capsys)
+    kept = replace(report, recordings=replace(report.recordings, tape=tape))
     cli.policy(stands(Phase.HELD, incident=stage.world.state.incident))
-    cli.fake.put(INCIDENTS, to_body(damaged, namespace="default"))
+    cli.fake.put(INCIDENTS, to_body(kept, namespace="default"))
     feed = Feed(Session(cli.fake, "default"), arguments())
-    details = (await told_while_it_reads(feed, "default/fleet", "details/default/fleet"))["details/default/fleet"]
-    assert details["notes"] is not None
+    found = (await told_while_it_reads(feed, "default/fleet", "details/default/fleet"))["details/default/fleet"]
+    return {key: row for key, row in found.items() if row is not None}
+
+
+async def test_a_damaged_recording_is_said_on_the_page_which_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    details = await details_after(await rolled_back(), Cli(capsys), damage=True)
     assert "no recordings: expected a tape" in str(details["notes"]["notes"])
+
+
+async def test_signals_around_a_rollback_are_charts_of_its_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    stage = await rolled_back()
+    details = await details_after(stage, Cli(capsys), damage=False)
+    assert details["notes"]["notes"] == []
+    charts: list[dict[str, Any]] = details["charts"]["charts"]  # type: ignore[assignment]
+    recorded = {chart["name"]: chart for chart in charts if chart["source"] == f"recording {stage.report.id}"}
+    overflow = recorded["overflow"]
+    assert [moment["name"] for moment in overflow["moments"]] == ["detected", "in fallback"]
+    (threshold,) = (level["value"] for level in overflow["levels"])
+    assert max(value for line in overflow["lines"] for _, value in line["points"]) > threshold
+
+
+async def test_the_page_of_a_policy_asks_for_the_events_of_that_policy_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli = Cli(capsys)
+    cli.policy(stands(Phase.HEALTHY))
+    for name, uid in (("ours", "uid-fleet"), ("others", "uid-other")):
+        event = {"metadata": {"name": name}, "involvedObject": {"uid": uid}, "reason": "Promoted", "message": name}
+        cli.fake.put(EVENTS, event)  # type: ignore[arg-type]
+    feed = Feed(Session(cli.fake, "default"), arguments())
+    found = (await told_while_it_reads(feed, "default/fleet", "details/default/fleet"))["details/default/fleet"]
+    timeline: list[dict[str, object]] = found["timeline"]["entries"]  # type: ignore[assignment,index]
+    assert [entry["message"] for entry in timeline] == ["ours"]
+    asked = [read for read in cli.fake.reads if "events" in read]
+    assert asked
+    assert set(asked) == {("list", "events", "involvedObject.uid=uid-fleet")}
+
+
+async def test_a_policy_that_is_named_is_what_the_page_opens_with(capsys: pytest.CaptureFixture[str]) -> None:
+    cli = Cli(capsys)
+    cli.policy(stands(Phase.HEALTHY))
+    given = parser(["dashboard", "fleet"]).parse_args(["dashboard", "fleet"])
+    serving = asyncio.ensure_future(serve_page(Session(cli.fake, "default"), given))
+    printed = ""
+    while not printed and not serving.done():
+        await asyncio.sleep(0)
+        printed = capsys.readouterr().out
+    serving.cancel()
+    assert urlsplit(printed.splitlines()[0]).fragment == "/policy/default/fleet"
+    await asyncio.wait([serving])
+
+
+async def test_a_policy_that_is_not_there_is_refused_before_anything_is_served(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli = Cli(capsys)
+    cli.policy(stands(Phase.HEALTHY))
+    given = parser(["dashboard", "fleat"]).parse_args(["dashboard", "fleat"])
+    with pytest.raises(CommandRefused, match="no PrecisionPolicy fleat"):
+        await serve_page(Session(cli.fake, "default"), given)
 
 
 async def test_a_defect_is_said_on_the_page_which_goes_on(

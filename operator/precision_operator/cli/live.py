@@ -38,9 +38,9 @@ class LiveReport:
         return {"mode": self.mode, "generation": self.generation, "ageSeconds": age, "values": values}
 
 
-def add_flags(verb: argparse.ArgumentParser) -> None:
-    """Which fleets are meant, and where Prometheus is, from here."""
-    verb.add_argument("policy", nargs="?", help="default: all of the namespace")
+def add_flags(verb: argparse.ArgumentParser, *, policy: str = "default: all of the namespace") -> None:
+    """Which fleets are meant, and where Prometheus is, from here. ``policy``: what the verb does without one."""
+    verb.add_argument("policy", nargs="?", help=policy)
     verb.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
     verb.add_argument(
         "--prometheus", metavar="URL", help="base URL of the Prometheus to ask for what each process reports now"

@@ -23,7 +23,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--port", type=int, default=0, help="default: a free one")
     verb.add_argument("--open", action="store_true", help="open the page in the default browser")
-    add_flags(verb)
+    add_flags(verb, policy="the policy that the page opens with; default: the grid of all")
     verb.set_defaults(run=run)
 
 

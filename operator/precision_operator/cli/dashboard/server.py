@@ -200,9 +200,13 @@ def _json(value: Mapping[str, object], *, status: int = 200) -> web.Response:
 
 
 async def serve(session: Session, arguments: argparse.Namespace) -> int:
-    """Print the address, and serve until Ctrl-C."""
+    """Print the address, and serve until Ctrl-C. A policy that was named is what the page opens with."""
+    view = ""
+    if arguments.policy:
+        target = await session.policy(arguments.policy)
+        view = f"#/policy/{target.where}"
     server = Server(session, arguments)
-    address = await server.start(arguments.port)
+    address = await server.start(arguments.port) + view
     try:
         sys.stdout.write(f"{address}\nopens once, in one browser, with your rights; Ctrl-C ends it\n")
         sys.stdout.flush()

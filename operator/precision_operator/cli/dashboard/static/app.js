@@ -25,19 +25,28 @@ function connect(policy) {
   source.addEventListener("whole", (event) => take(JSON.parse(event.data), true));
   source.addEventListener("change", (event) => take(JSON.parse(event.data), false));
   source.addEventListener("alive", alive);
-  source.addEventListener("error", () => lost());
+  source.addEventListener("error", () => source.readyState === EventSource.CLOSED ? ended() : lost());
 }
 
 function alive() {
   live.dataset.state = "live";
   live.textContent = "Live";
   clearTimeout(silence);
-  silence = setTimeout(lost, SILENT_MS);
+  silence = setTimeout(ended, SILENT_MS);
 }
 
 function lost() {
   live.dataset.state = "lost";
   live.textContent = "Not live: reconnecting…";
+}
+
+/** No news for long, or the server does not know this page: it was ended, or started anew. */
+function ended() {
+  lost();
+  if (source.readyState === EventSource.CLOSED) live.textContent = "Not live";
+  const problem = document.getElementById("problem");
+  problem.textContent = "What is shown may be old: the dashboard has ended, or was started again. Run `kubectl precision dashboard` again, and open the address that it prints.";
+  problem.hidden = false;
 }
 
 /** Take in news: by topic, rows by key, null for one that is gone. */
