@@ -44,6 +44,11 @@ class Block:
         """Whether the page says what runs it, or that nothing does."""
         return bool(self.test or self.reason)
 
+    @property
+    def kubectl(self) -> list[str]:
+        """Its lines that begin with kubectl."""
+        return [line for line in self.text.splitlines() if line.startswith("kubectl ")]
+
 
 def blocks_of(page: str, text: str) -> Iterator[Block]:
     """Every fenced block of a page."""

@@ -7,10 +7,12 @@ recording rule where a value is expected of it.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,12 @@ from lab.docs.commands import Block, all_blocks, shell_blocks
 from lab.errors import LabError
 from lab.isolation.part import Figures, Section
 from lab.prometheus import prometheus_program
-from lab.surfaces.pages import MARK, WALKS
+from lab.surfaces.pages import RESULT, RUNBOOK_COMMANDS
 from lab.surfaces.sentences import PAGE, commands_in_sentences, runbooks
 
 Json = Mapping[str, Any]
 RULES = paths.ROOT / "manifests" / "monitoring" / "alerts.yaml"
+LEAST_ALERTS = 12
 
 
 def alerts(directory: Path) -> Figures:
@@ -40,7 +43,7 @@ def alerts(directory: Path) -> Figures:
         "rules": len(names),
         "tested": sum(expected[name] == {True, False} for name in names),
         "runbooks": sum(f"\n### {name}\n" in page for name in names),
-        **runbook_commands(shell_blocks(all_blocks()), page),
+        **runbook_commands(shell_blocks(all_blocks()), page, succeeded=succeeded()),
     }
 
 
@@ -65,13 +68,27 @@ def missed(found: Section) -> list[str]:
         for whole, part in halves
         if part in found and found[whole] != found[part]
     ]
-    counts = [found.get(f"runbook_commands{part}", 0) for part in ("", "_run", "_marked")]
-    commands, run, marked = (count if isinstance(count, int) else 0 for count in counts)
-    if commands != run + marked:
+    if "runbooks" not in found:
+        return missing  # recording rules have none
+    alerts_found, commands, marked = (
+        _count(found[name]) for name in ("rules", "runbook_commands", "runbook_commands_marked")
+    )
+    if alerts_found < LEAST_ALERTS:
+        missing.append(f"expected at least {LEAST_ALERTS} alerts, found {alerts_found}")
+    run = found["runbook_commands_run"]
+    if run is None:
+        missing.append(f"expected {RESULT} with the runbooks' commands that succeeded, found none: run `make surfaces`")
+    elif commands != _count(run) + marked:
         missing.append(
-            f"expected {commands} commands of the runbooks, found {run} that are run and {marked} with a reason"
+            f"expected {commands} commands of the runbooks, found {run} that succeeded and {marked} with a reason: "
+            "`make surfaces` names what fails"
         )
     return missing
+
+
+def _count(figure: object) -> int:
+    assert isinstance(figure, int), figure
+    return figure
 
 
 def _shipped(kind: str) -> set[str]:
@@ -96,27 +113,23 @@ def _promtool(path: Path) -> bool:
     return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
-def runbook_commands(blocks: Sequence[Block], page: str) -> Figures:
-    """The runbooks' different commands: all, those that are run, of these those in sentences, those not run for a reason.
+def succeeded() -> frozenset[str] | None:
+    """The runbooks' commands that succeeded when `make surfaces` pasted and rehearsed them last; None: it has not ended."""
+    ran = json.loads(RESULT.read_text()).get(RUNBOOK_COMMANDS) if RESULT.exists() else None
+    return None if ran is None else frozenset(ran)
 
-    Run is what `make surfaces` pastes from a block, or rehearses from a sentence: a comment above a block that says so is
-    not enough. Whether it succeeds there is that command's figure.
+
+def runbook_commands(blocks: Sequence[Block], page: str, *, succeeded: AbstractSet[str] | None) -> Figures:
+    """The runbooks' different commands: all, those that ran with success, of these those in sentences, those not run for a
+    reason. What ran is None where `make surfaces` has not ended.
     """
-    walked = next((walk for walk in WALKS if walk.page == PAGE), None)
     ours = [block for block in blocks if block.page == PAGE]
-    shown = {line for block in ours for line in _kubectl(block)}
-    pasted = {line for block in ours if walked and block.test == MARK for line in _kubectl(block)}
     told = set(commands_in_sentences(blocks, page))
-    rehearsed = told if walked and walked.sentences else set()
-    run = pasted | rehearsed
-    marked = {line for block in ours if block.reason for line in _kubectl(block)} - run
+    commands = {line for block in ours for line in block.kubectl} | told
+    marked = {line for block in ours if block.reason for line in block.kubectl} - (succeeded or set())
     return {
-        "runbook_commands": len(shown | told),
-        "runbook_commands_run": len(run),
-        "runbook_commands_rehearsed": len(rehearsed),
+        "runbook_commands": len(commands),
+        "runbook_commands_run": None if succeeded is None else len(commands & succeeded),
+        "runbook_commands_rehearsed": None if succeeded is None else len(told & succeeded),
         "runbook_commands_marked": len(marked),
     }
-
-
-def _kubectl(block: Block) -> list[str]:
-    return [line for line in block.text.splitlines() if line.startswith("kubectl ")]

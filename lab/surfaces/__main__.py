@@ -21,12 +21,21 @@ from lab.docs.commands import all_blocks, blocks_of, shell_blocks
 from lab.errors import LabError
 from lab.progress import console, say, step
 from lab.surfaces.chart import tested, versions_run
-from lab.surfaces.pages import SAMPLE, WALKS, Walk, before_sentence, begin_own_fleet, end_own_fleet, installed
+from lab.surfaces.pages import (
+    RESULT,
+    RUNBOOK_COMMANDS,
+    SAMPLE,
+    WALKS,
+    Walk,
+    before_sentence,
+    begin_own_fleet,
+    end_own_fleet,
+    installed,
+)
 from lab.surfaces.scene import Scene, build, processes_cpu
-from lab.surfaces.sentences import commands_in_sentences, rehearsed, runbooks, values
+from lab.surfaces.sentences import PAGE, commands_in_sentences, rehearsed, runbooks, values
 from lab.surfaces.shell import Shell, commands_of
 
-RESULT = paths.BUILD / "surfaces.json"
 LOG = paths.BUILD / "surfaces.log"
 """What every block printed."""
 BLOCK_SECONDS = 420
@@ -44,6 +53,8 @@ class Pages:
         self.rehearsed = 0
         self.commands = 0
         self.failed: list[str] = []
+        self.of_runbooks: set[str] = set()
+        """The runbooks' commands that succeeded, as they stand on the page."""
         LOG.write_text("")
 
     def paste(self, walk: Walk) -> None:
@@ -57,6 +68,7 @@ class Pages:
                 try:
                     walk.prepare(block, self._scene)
                     self._one(shell, where, filled(block.text, walk.fill(self._scene)))
+                    self.of_runbooks.update(block.kubectl if block.page == PAGE else ())
                 except LabError as error:
                     self._tell(where, error)
             if walk.sentences:
@@ -70,6 +82,7 @@ class Pages:
                 one = rehearsed(command, values(self._scene, command))
                 self._log(command, one.script, shell.paste(one.script, seconds=BLOCK_SECONDS))
                 self.rehearsed += 1
+                self.of_runbooks.add(command)
             except LabError as error:
                 self._tell(command, error)
 
@@ -130,7 +143,12 @@ def pages(scene: Scene) -> tuple[Figures, list[str]]:
         "by_tests": sum("::" in block.test for block in blocks) - 1,  # the README's is run here too
         "marked": sum(bool(block.reason) for block in blocks),
     }
-    return {"doc_commands": counts, "cli_startup_cpu_seconds": seconds, "newcomer": until_guarded}, pasted.failed
+    return {
+        "doc_commands": counts,
+        "cli_startup_cpu_seconds": seconds,
+        "newcomer": until_guarded,
+        RUNBOOK_COMMANDS: sorted(pasted.of_runbooks),
+    }, pasted.failed
 
 
 def start_up(scene: Scene) -> float:
@@ -171,7 +189,7 @@ def show(found: Figures) -> None:
     table = Table("surfaces", "", "")
     for part, figures in found.items():
         for name, value in figures.items() if isinstance(figures, Mapping) else [("", figures)]:
-            table.add_row(part, str(name), str(value))
+            table.add_row(part, str(name), str(len(value) if isinstance(value, list) else value))
     console.print(table)
 
 

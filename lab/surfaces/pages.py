@@ -18,6 +18,9 @@ from lab.surfaces.sentences import needs_held
 from lab.waiting import wait_for
 from precision_operator.api.drill import DrillResult
 
+RESULT = paths.BUILD / "surfaces.json"
+RUNBOOK_COMMANDS = "runbook_commands"
+"""Its key with the commands of the runbooks that succeeded, as they stand there."""
 MARK = "make surfaces"
 """What pages name above a block that is run here."""
 
