@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -34,6 +35,9 @@ FOLDER = paths.ROOT / "manifests" / "monitoring" / "dashboards"
 CHOSEN = {"$namespace": ".*", "$policy": ".*", "$__rate_interval": "1m"}
 """What Grafana fills in where a person has chosen nothing."""
 HOUR = 3600.0
+DEMO = [sys.executable, "-m", "lab.demo"]
+DEMO_SECONDS = 1200.0
+DEMO_LOG = paths.BUILD / "reports" / "demo-for-panels.log"
 FILLED = "sum(precision_rollback_stage_seconds_count) > 0 and on () sum(genesis_training_steps_total) > 0"
 """Trainers have trained, and were rolled back."""
 AT_LEAST = 15
@@ -41,7 +45,7 @@ AT_LEAST = 15
 
 
 class Panel(NamedTuple):
-    """One panel of a file."""
+    """One panel of a file, or what else of it asks Prometheus."""
 
     dashboard: str
     title: str
@@ -64,6 +68,29 @@ def shipped() -> list[Panel]:
     ]
 
 
+def beside() -> list[Panel]:
+    """What stands beside the panels: the annotations, and the variables with the labels that they offer."""
+    found = []
+    for path in sorted(FOLDER.glob("*.json")):
+        dashboard = json.loads(path.read_text())
+        asked = {f"annotation {each['name']}": each["expr"] for each in dashboard["annotations"]["list"]}
+        for variable in dashboard["templating"]["list"]:
+            if variable["type"] == "query":
+                asked[f"variable {variable['name']}"] = _offered(variable["query"]["query"])
+        found += [Panel(path.stem, title, (filled(query),)) for title, query in asked.items()]
+    return found
+
+
+def _offered(query: str) -> str:
+    """The series with the label of ``label_values(series, label)``; without any, Grafana offers nothing to choose."""
+    asked = re.fullmatch(r"label_values\((.+?)(\{.*\})?, (\w+)\)", query)
+    if asked is None:
+        raise LabError("a variable label_values(series, label)", query, "mend it in manifests/dashboards")
+    series, matchers, label = asked.groups(default="")
+    wanted = ", ".join(filter(None, (matchers[1:-1], f'{label}!=""')))
+    return f"{series}{{{wanted}}}"
+
+
 def filled(query: str) -> str:
     """A query with its variables filled in."""
     for name, value in CHOSEN.items():
@@ -74,15 +101,22 @@ def filled(query: str) -> str:
 def panels(prometheus_url: str, *, seconds: float = HOUR) -> Figures:
     """How many panels beside the GPUs' there are, and how many have data in the last ``seconds``; which have none.
 
+    Annotations and variables are counted apart.
+
     Raises:
         LabError: Prometheus refuses a query.
     """
     asked = [panel for panel in shipped() if not panel.gpu]
-    without = [panel for panel in asked if not has_data(panel, prometheus_url, seconds=seconds)]
+    others = beside()
+    without, without_others = (
+        [panel for panel in each if not has_data(panel, prometheus_url, seconds=seconds)] for each in (asked, others)
+    )
     return {
         "count": len(asked),
         "with_data": len(asked) - len(without),
-        "without_data": [f"{panel.dashboard}: {panel.title}" for panel in without],
+        "annotations_and_variables": len(others),
+        "annotations_and_variables_with_data": len(others) - len(without_others),
+        "without_data": [f"{panel.dashboard}: {panel.title}" for panel in (*without, *without_others)],
     }
 
 
@@ -148,21 +182,32 @@ def measure(directory: Path) -> Section:
         cluster.up()
     try:
         url = apply_prometheus(cluster.kubectl)
-        until_filled(url, directory)
+        until_filled(url)
         return {**panels(url), **gpu_panels(directory / "gpu")}
     finally:
         if not found_running:
             cluster.down()
 
 
-def until_filled(prometheus_url: str, directory: Path) -> None:
-    """Play the demo, unless its trainers have filled this Prometheus within the hour."""
+def until_filled(prometheus_url: str) -> None:
+    """Play the demo, unless its trainers have filled this Prometheus within the hour.
+
+    Raises:
+        LabError: it failed; its log is kept.
+    """
     if _numbers(FILLED, prometheus_url, seconds=HOUR):
         return
-    with step("the demo, to fill Prometheus"), open(directory / "demo.log", "w") as log:
-        subprocess.run(
-            [sys.executable, "-m", "lab.demo"], cwd=paths.ROOT, stdout=log, stderr=log, timeout=1200, check=True
-        )
+    DEMO_LOG.parent.mkdir(parents=True, exist_ok=True)
+    with step("the demo, to fill Prometheus"), DEMO_LOG.open("w") as log:
+        try:
+            code = subprocess.run(
+                DEMO, cwd=paths.ROOT, stdout=log, stderr=log, timeout=DEMO_SECONDS, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = None
+    if code != 0:
+        found = f"it ran for more than {DEMO_SECONDS:g} s" if code is None else f"exit code {code}"
+        raise LabError("the demo to fill Prometheus", f"{found}: {DEMO_LOG.read_text()[-2000:]}", f"read {DEMO_LOG}")
 
 
 def missed(found: Section) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from lab.operate.panels import AT_LEAST, filled, gpu_panels, shipped
+from lab.operate.panels import AT_LEAST, Panel, beside, filled, gpu_panels, shipped
 from manifests.recording import PODS
 from tests.support.charted import Render
 from tests.support.promtool import expect
@@ -70,6 +70,15 @@ def test_each_metric_of_a_panel_is_in_a_reference(title: str) -> None:
         )
         assert names
         assert [name for name in names - RECORDS - OTHERS if not documented(name)] == []
+
+
+@pytest.mark.parametrize("asked", beside(), ids=lambda asked: f"{asked.dashboard}: {asked.title}")
+def test_each_metric_of_an_annotation_or_a_variable_is_in_a_reference(asked: Panel) -> None:
+    (query,) = asked.queries
+    promql_parser.parse(query)
+    names = set(re.findall(r"\b(?:namespace_policy:|precision_)[\w:]+", re.sub(r"\{[^}]*\}", "", query)))
+    assert names
+    assert [name for name in names - RECORDS if not documented(name)] == []
 
 
 @pytest.mark.parametrize("title", sorted(PANELS))
