@@ -99,6 +99,7 @@ BY_LEADER = {
     "precision_policy_info": ('phase="Held",precision="fp32"', 'phase="Held"', 1),
     "precision_policy_condition": ('type="Stuck"', 'type="Stuck"', -1),
     "precision_policy_timestamp_seconds": ('of="phase"', 'of="phase"', 1234),
+    "precision_policy_suspended": ("", "", 1),
     "precision_policy_workloads": ('state="moved"', 'state="moved"', 6),
 }
 

@@ -148,6 +148,13 @@ LATE = policy("RollingBack", of__deadline=flat(600), of__predicted=flat(660))
 HELD = policy("Held", of__phase=flat(-86400 + 60))
 
 
+def paused(value: int) -> Series:
+    return {f"precision_policy_suspended{{{POLICY}}}": flat(value)}
+
+
+PAUSED = policy() | paused(1)
+
+
 def after_rollback(phase: str = "Healthy", **more: str) -> Series:
     """One that was decided a day before the policy was Healthy again, which it has been for a week."""
     return policy(phase, of__created=flat(-999999), of__rollback=flat(-691200), of__phase=flat(60 - 604800), **more)
@@ -267,8 +274,17 @@ CASES: dict[str, list[Case]] = {
         Case(policy(of__evaluation=f"0+60x{MINUTES}"), "35m"),
         Case(policy() | own("precision_operator_halted", flat(1)), "35m"),
         Case(policy() | {f"precision_operator_halted{{{ELSEWHERE}}}": flat(1)}, "35m", of()),
+        Case(policy(of__evaluation=flat(0)) | paused(1), "35m"),
+        Case(policy(of__evaluation=flat(0)) | paused(0), "16m", of()),
+    ],
+    "PolicyPaused": [
+        Case(PAUSED, "60m", of()),
+        Case(PAUSED, "59m"),
+        Case(by_standby(PAUSED), "90m"),
+        Case(policy() | paused(0), "90m"),
     ],
     "WorkloadsWithoutData": [
+        Case(policy(state__unknown=flat(2)) | paused(1), "35m"),
         Case(policy(state__unknown=flat(2)), "15m", of(state="unknown")),
         Case(policy(state__unknown=flat(2)), "14m"),
         Case(policy(state__unknown=flat(0), state__moved=flat(2)), "35m"),

@@ -37,6 +37,7 @@ class Reports:
         """Also for a policy that is gone: its rollback is finished, and what it holds stays held."""
         state, name = decision.state, (key.namespace, key.name)
         self._metrics.policy_state(*name, phase=state.phase, precision=state.precision or "")
+        self._metrics.policy_suspended(*name, mapping(mapping(body).get("spec")).get("suspend") is True)
         self._metrics.policy_workloads(*name, _counts(decision.summary))
         self._metrics.policy_conditions(*name, {c.type: c.status for c in decision.summary.conditions})
         created = parse_time(mapping(body.get("metadata")).get("creationTimestamp")) if body is not None else None

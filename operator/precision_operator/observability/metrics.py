@@ -74,6 +74,12 @@ class Metrics:
             ["namespace", "policy", "phase", "precision"],
             registry=registry,
         )
+        self._suspended = Gauge(
+            "precision_policy_suspended",
+            "1 while spec.suspend pauses the policy, else 0.",
+            ["namespace", "policy"],
+            registry=registry,
+        )
         self._workloads = Gauge(
             "precision_policy_workloads", "Workloads by state.", ["namespace", "policy", "state"], registry=registry
         )
@@ -214,6 +220,11 @@ class Metrics:
         self._now[key] = state
         self._of_policy(self._info, namespace, policy, *state)
         self._info.labels(namespace, policy, *state).set(1)
+
+    def policy_suspended(self, namespace: str, policy: str, suspended: bool) -> None:
+        """Whether a person has paused it."""
+        self._of_policy(self._suspended, namespace, policy)
+        self._suspended.labels(namespace, policy).set(suspended)
 
     def policy_workloads(self, namespace: str, policy: str, counts: Mapping[str, int]) -> None:
         """How many workloads of a policy are in each state; a state not named is 0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -74,6 +75,15 @@ async def test_how_long_a_rollback_by_restarts_was_predicted_to_take_is_there_as
     assert incident is not None
     assert incident.predicted_seconds is not None
     assert times(rig)["predicted"] == incident.decided_at + incident.predicted_seconds
+
+
+async def test_a_policy_that_a_person_paused_is_measured_as_paused() -> None:
+    rig = await read_whole()
+    assert measured(rig, "precision_policy_suspended", "policy") == {"fleet": 0.0}
+    body: Any = await rig.kube.get(POLICIES, "default", "fleet")
+    rig.kube.put(POLICIES, {**body, "spec": {**body["spec"], "suspend": True}})
+    await rig.go()
+    assert measured(rig, "precision_policy_suspended", "policy") == {"fleet": 1.0}
 
 
 async def test_a_reading_with_an_error_is_no_reading() -> None:

@@ -78,6 +78,12 @@ def test_a_policy_has_one_state_at_a_time(metrics: Metrics) -> None:
     assert counts == {"moved": 1.0, "waiting": 0.0}
 
 
+def test_a_policy_is_paused_or_not(metrics: Metrics) -> None:
+    for suspended in (True, False):
+        metrics.policy_suspended("ns", "p", suspended)
+        assert samples(metrics)["precision_policy_suspended"] == [({"namespace": "ns", "policy": "p"}, suspended)]
+
+
 def test_a_condition_that_is_gone_has_no_series(metrics: Metrics) -> None:
     def values() -> dict[str, float]:
         return {labels["type"]: value for labels, value in samples(metrics)["precision_policy_condition"]}
