@@ -38,7 +38,7 @@ class Reports:
         state, name = decision.state, (key.namespace, key.name)
         self._metrics.policy_state(*name, phase=state.phase, precision=state.precision or "")
         self._metrics.policy_suspended(*name, mapping(mapping(body).get("spec")).get("suspend") is True)
-        self._metrics.policy_workloads(*name, _counts(decision.summary))
+        self._metrics.policy_workloads(*name, workload_counts(decision.summary))
         self._metrics.policy_conditions(*name, {c.type: c.status for c in decision.summary.conditions})
         created = parse_time(mapping(body.get("metadata")).get("creationTimestamp")) if body is not None else None
         self._metrics.policy_times(*name, {**policy_times(state, evaluation), "created": created})
@@ -123,7 +123,8 @@ def policy_times(state: State, evaluation: Evaluation | None) -> dict[PolicyTime
     return found
 
 
-def _counts(summary: Summary) -> dict[str, int]:
+def workload_counts(summary: Summary) -> dict[str, int]:
+    """Workloads by the states that the metric names."""
     return {
         "total": summary.total,
         "moved": summary.moved,

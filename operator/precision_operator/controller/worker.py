@@ -16,6 +16,8 @@ from precision_operator.runtime.ratelimit import RateLimiter
 
 _LOG = logging.getLogger(__name__)
 
+SUCCESS = "success"
+"""The result of a pass without a failure, as the metric counts it."""
 LASTING_SECONDS = 5.0
 """A conflict that is met again after so long a back-off is no race of two writers: a person should read of it."""
 
@@ -69,7 +71,7 @@ class Worker:
             self._queue.add_after(key, paused_seconds)
             return
         began = self._clock.monotonic()
-        result = "success"
+        result = SUCCESS
         try:
             result = await self._pass(key)
         except (KubeError, NewerVersion) as error:
@@ -92,7 +94,7 @@ class Worker:
         ended = await self._reconciler.reconcile(key)
         if ended is None:
             self._queue.drop(key)
-            return "success"
+            return SUCCESS
         lane = Priority.EMERGENCY if ended.urgent else Priority.NORMAL
         if ended.failures:
             # Sooner than planned, for the rest of the fleet must not wait; ever later, for some failures stay.
@@ -100,7 +102,7 @@ class Worker:
         else:
             self._queue.forget(key)
         self._queue.add_after(key, ended.next_seconds, priority=lane)
-        return ended.failures[0].reason if ended.failures else "success"
+        return ended.failures[0].reason if ended.failures else SUCCESS
 
     def _after_failure(self, key: PolicyKey, *failures: OperatorError) -> float:
         """Back off; a 429 pauses the writes of a namespace, and with them its passes. Returns the delay in seconds."""

@@ -5,6 +5,7 @@ import json
 import logging
 import ssl
 from collections.abc import Callable
+from enum import StrEnum
 
 from aiohttp import web
 
@@ -20,8 +21,18 @@ _LOG = logging.getLogger(__name__)
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """The API server takes requests of 3 MiB; a review of an update holds the object twice, but policies are small."""
 
-Count = Callable[[str], None]
-"""Takes the result of one review: ``Patched``, ``Unchanged`` or ``Failed``."""
+
+class ReviewResult(StrEnum):
+    """What became of one request, as the metric counts it."""
+
+    PATCHED = "Patched"
+    UNCHANGED = "Unchanged"
+    FAILED = "Failed"
+    """The pod passed unchanged, because of a fault here."""
+
+
+Count = Callable[[ReviewResult], None]
+"""Takes the result of one review."""
 
 
 class WebhookServer:
@@ -63,9 +74,9 @@ class WebhookServer:
             body = mapping(mapping(json.loads(await request.read())).get("request"))
             uid = text(body.get("uid"))
             answer |= _encoded(patch_for(body, self._known, injecting=self._injecting))
-            result = "Patched" if "patch" in answer else "Unchanged"
+            result = ReviewResult.PATCHED if "patch" in answer else ReviewResult.UNCHANGED
         except Exception as error:  # noqa: BLE001 - a pod must start, whatever is wrong here
-            result = "Failed"
+            result = ReviewResult.FAILED
             said = bounded(f"{type(error).__name__}: {error}")
             _LOG.warning("a request passes unchanged: %s", said, extra={"reason": Reason.REVIEW_FAILED})
         self._count(result)
