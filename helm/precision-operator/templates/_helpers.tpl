@@ -184,3 +184,15 @@ takes the version that the cluster serves, or is left out. */}}
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* The values that lead to the runbooks and are no URL, with a space between: links of alerts and messages lead nowhere. */}}
+{{- define "precision-operator.runbooksWithoutUrl" -}}
+{{- $found := list -}}
+{{- if and .Values.prometheusRule.enabled (not (contains "://" .Values.prometheusRule.runbookUrl)) -}}
+{{- $found = append $found "prometheusRule.runbookUrl" -}}
+{{- end -}}
+{{- if and .Values.config.notifications (not (contains "://" .Values.config.incidents.runbookUrl)) -}}
+{{- $found = append $found "config.incidents.runbookUrl" -}}
+{{- end -}}
+{{- join " " $found -}}
+{{- end -}}
