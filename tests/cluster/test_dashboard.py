@@ -47,6 +47,8 @@ KEYS = {name: f"apps/Deployment/{name}" for name in (*MOVED, *REST)}
 MARKUP = '<img src=x onerror="alert(1)">'
 FLOW = "flow"
 """A property of each test that goes a way that a person goes; lab/operate counts them."""
+Theme = Literal["light", "dark"]
+THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 Dashboard = Callable[..., AbstractAsyncContextManager[Server]]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -141,12 +143,12 @@ def dashboard(control_plane: ControlPlane, fleet: Fleet) -> Dashboard:
     return found
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@THEMES
 async def test_the_grid_says_each_mode_and_verdict_in_letters_and_words(
     browser: Browser,
     dashboard: Dashboard,
     fleet: Fleet,
-    theme: Literal["light", "dark"],
+    theme: Theme,
     record_property: Callable[[str, object], None],
 ) -> None:
     async with dashboard() as server, opened(browser, server, theme=theme) as page:
@@ -160,10 +162,15 @@ async def test_the_grid_says_each_mode_and_verdict_in_letters_and_words(
     record_property(FLOW, "grid")
 
 
+@THEMES
 async def test_arrows_move_in_the_grid_enter_opens_a_workload_and_escape_returns(
-    browser: Browser, dashboard: Dashboard, fleet: Fleet, record_property: Callable[[str, object], None]
+    browser: Browser,
+    dashboard: Dashboard,
+    fleet: Fleet,
+    theme: Theme,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    async with dashboard() as server, opened(browser, server) as page:
+    async with dashboard() as server, opened(browser, server, theme=theme) as page:
         await page.locator(cell("vit-0")).wait_for()
         await expect(page.locator("[role=option][tabindex='0']")).to_have_count(1)
         await page.locator("#main").focus()
@@ -189,12 +196,12 @@ async def test_arrows_move_in_the_grid_enter_opens_a_workload_and_escape_returns
     record_property(FLOW, "keyboard")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@THEMES
 async def test_a_policy_shows_its_phase_its_timeline_and_tenants_text_as_text(
     browser: Browser,
     dashboard: Dashboard,
     fleet: Fleet,
-    theme: Literal["light", "dark"],
+    theme: Theme,
     record_property: Callable[[str, object], None],
 ) -> None:
     fleet.kubectl("annotate", "ppol", "fleet", "-n", fleet.namespace, f"{PREFIX}rollback=3: {MARKUP}")
@@ -230,11 +237,17 @@ async def test_what_changes_arrives_without_a_reload(
     record_property(FLOW, "live")
 
 
+@THEMES
 async def test_a_command_is_previewed_and_then_written_with_the_user_s_name(
-    browser: Browser, dashboard: Dashboard, fleet: Fleet, record_property: Callable[[str, object], None]
+    browser: Browser,
+    dashboard: Dashboard,
+    fleet: Fleet,
+    theme: Theme,
+    record_property: Callable[[str, object], None],
 ) -> None:
     fleet.stand(Phase.HELD)
-    async with dashboard() as server, opened(browser, server, at=f"#/policy/{fleet.namespace}/fleet") as page:
+    at = f"#/policy/{fleet.namespace}/fleet"
+    async with dashboard() as server, opened(browser, server, theme=theme, at=at) as page:
         await page.get_by_role("button", name="Promote").click(force=True)
         await expect(page.locator("#why-not")).to_contain_text("waits for no approval")
         await page.get_by_role("button", name="Retry").click()
@@ -293,21 +306,30 @@ async def test_who_lacks_the_right_reads_so_in_the_preview(
         await expect(page.locator("section[aria-labelledby=timeline-title]")).to_contain_text("no Events")
 
 
-async def test_an_incident_shows_its_evidence(
-    browser: Browser,
-    dashboard: Dashboard,
-    fleet: Fleet,
-    operator: Client,
-    record_property: Callable[[str, object], None],
-) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def incident(standing: Fleet) -> str:
+    """An incident of the namespace with its evidence; its id."""
     stage = await rolled_back()
     (body,) = [body for (plural, *_), body in stage.kube.objects.items() if plural == INCIDENTS.plural]
     metadata: Json = body["metadata"]  # type: ignore[assignment]
     written = {**body, "metadata": {"name": metadata["name"], "labels": metadata["labels"]}}
-    operator.made("POST", custom(fleet.namespace, "precisionincidents"), written)
-    async with dashboard() as server, opened(browser, server) as page:
+    standing.operator.made("POST", custom(standing.namespace, "precisionincidents"), written)
+    return stage.report.id
+
+
+@THEMES
+async def test_an_incident_is_listed_and_shows_its_evidence(
+    browser: Browser,
+    dashboard: Dashboard,
+    incident: str,
+    theme: Theme,
+    record_property: Callable[[str, object], None],
+) -> None:
+    async with dashboard() as server, opened(browser, server, theme=theme) as page:
         await page.get_by_role("link", name="Incidents").click()
-        await page.get_by_role("link", name=stage.report.id).click()
+        await expect(page.get_by_role("link", name=incident)).to_be_visible()
+        assert await found(page, record_property) == []
+        await page.get_by_role("link", name=incident).click()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("OverflowRateHigh")
         evidence = page.get_by_role("region", name="Evidence")
         chart = evidence.get_by_role("img", name=re.compile("^Overflow, incident"))
