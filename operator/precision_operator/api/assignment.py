@@ -12,9 +12,10 @@ from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, 
 from precision_operator.api.wire import format_time, integer, mapping, parse_time, sequence, text, texts
 from precision_operator.api.workload import kind_of, name_of
 
-VERSION = 4
+VERSION = 5
 """Of ``state``. An operator that reads a higher one writes nothing. 2: suspended Jobs are recorded. 3: so are members
-that have moved in part. 4: some of those by index. What an older version can say is written as that version.
+that have moved in part. 4: some of those by index. 5: the times of a restart by their distance from its first, and its
+pods. What an older version can say is written as that version.
 """
 
 OBJECT_LIMIT_BYTES = 1024 * 1024
@@ -73,10 +74,16 @@ def assignment_to_wire(state: State) -> dict[str, object]:
         "silences": [format_time(since) for since in _silences(state)],
         "workloads": _workloads_to_wire(state),
     }
-    version = VERSION if state.indexes else 3 if state.shares else 2
     found = {name: column for name, column in columns.items() if column}
-    wire["state"] = {"version": version, **mapping(wire["state"]), **found}
+    wire["state"] = {"version": _version_of(state), **mapping(wire["state"]), **found}
     return wire
+
+
+def _version_of(state: State) -> int:
+    """The oldest version that can say it."""
+    if any("," in _stamps(restart) for restart in state.restarts.values()):
+        return VERSION
+    return 4 if state.indexes else 3 if state.shares else 2
 
 
 def failing_bytes(failing: Failing) -> int:

@@ -90,9 +90,20 @@ def test_admission_reads_top_level_fields_and_the_record_stands_beside_them() ->
 
 
 def test_the_oldest_version_is_written_that_can_say_it() -> None:
-    hot = replace(FULL, indexes={}, index_mode=None)
-    assert wired(hot)["state"]["version"] == VERSION - 1
-    assert wired(replace(hot, shares={}))["state"]["version"] == VERSION - 2
+    whole = replace(FULL, restarts={key("c"): Restart(1, 1000.5)})
+    assert wired(whole)["state"]["version"] == 4
+    hot = replace(whole, indexes={}, index_mode=None)
+    assert wired(hot)["state"]["version"] == 3
+    assert wired(replace(hot, shares={}))["state"]["version"] == 2
+
+
+@pytest.mark.parametrize(
+    "restart", [Restart(1, 1000.5, 900.25), Restart(1, 1000.5, pods=0), Restart(1, 1000.5, gone=1010.75)]
+)
+def test_an_operator_that_would_lose_the_times_of_a_restart_is_told_that_a_newer_one_wrote_them(
+    restart: Restart,
+) -> None:
+    assert wired(State(restarts={key("a"): restart}))["state"]["version"] == VERSION == 5
 
 
 def test_an_absent_default_leaves_pods_as_their_templates_have_them() -> None:
