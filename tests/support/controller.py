@@ -103,7 +103,7 @@ class Controller:
         self.inventory = Inventory(clock=clock.monotonic)
         self.metrics = Metrics()
         self.restarts = Restarts(clock)
-        self.promotions = Promotions(clock)
+        self.promotions = Promotions(clock, known=self.inventory.policy_keys)
         self.halt = Halt(self.kube, clock, namespace="system")
         self.enforcement = Enforcement(
             self.kube,

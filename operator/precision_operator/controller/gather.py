@@ -111,6 +111,7 @@ class Gatherer:
         way_back = await self._way_back.try_out(policy, workloads) if begins else {}
         nodes_away = await self._nodes.away(self._late_on((*workloads, *suspended)))
         unseen = await self._unseen(key.namespace, state, suspended)
+        epoch = self._elector.epoch
         # Nothing is awaited between this and the decision: two policies must not be given the same slots.
         return Observation(
             workloads=workloads,
@@ -121,7 +122,7 @@ class Gatherer:
             admission=admission,
             halted=halted,
             outside_schedule=_outside(policy.spec.schedule, self._clock.time()),
-            promotion_slots=self._promotions.slots(key, self._settings.max_promoting_workloads),
+            promotion_slots=self._promotions.slots(key, self._settings.max_promoting_workloads, epoch=epoch),
             refused=self._actor.refused(key),
             canary_nodes=canary_nodes,
             staging_nodes=staging_nodes,
@@ -132,7 +133,7 @@ class Gatherer:
             nodes_away=nodes_away,
             unsupported=found.unsupported,
             writer=self._elector.identity,
-            epoch=self._elector.epoch,
+            epoch=epoch,
         )
 
     def _look(self, key: PolicyKey, policy: Policy, state: State) -> _Found:

@@ -1,6 +1,6 @@
 """How many workloads are being promoted, policy by policy: the cap on them is the whole cluster's."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from precision_operator.api.policy import PolicyKey
 from precision_operator.core.model import PromotionSlots
@@ -11,24 +11,32 @@ PROMOTING_SECONDS = 600.0
 
 
 class Promotions:
-    """Counts what the decisions name. A new leader knows each policy's after its first pass."""
+    """Counts what the decisions of one leadership name. Before every policy had its first pass, nobody has a slot."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, known: Callable[[], Collection[PolicyKey]] = tuple) -> None:
+        """A count that begins anew with each epoch.
+
+        Args:
+            known: all policies there are, and the assignments whose policy is gone.
+        """
         self._clock = clock
+        self._known = known
         self._since: dict[PolicyKey, dict[str, float]] = {}
+        self._epoch, self._began = 0, clock.monotonic()
+        self._complete = False
 
-    def note(self, key: PolicyKey, promoting: Collection[str]) -> None:
+    def note(self, key: PolicyKey, promoting: Collection[str], *, epoch: int) -> None:
         """The workloads of a policy that were assigned the target, and do not report it yet."""
-        known, now = self._since.get(key, {}), self._clock.monotonic()
-        if promoting:
+        self._enter(epoch)
+        if epoch == self._epoch:
+            known, now = self._since.get(key, {}), self._clock.monotonic()
             self._since[key] = {name: known.get(name, now) for name in promoting}
-        else:
-            self.forget(key)
 
-    def slots(self, key: PolicyKey, cap: int) -> PromotionSlots | None:
+    def slots(self, key: PolicyKey, cap: int, *, epoch: int) -> PromotionSlots | None:
         """What is left to a policy of ``cap``; None where that is 0: no cap."""
         if not cap:
             return None
+        self._enter(epoch)
         now = self._clock.monotonic()
         taken = sum(
             now - since < PROMOTING_SECONDS
@@ -38,8 +46,21 @@ class Promotions:
         )
         own = self._since.get(key, {})
         overdue = frozenset(name for name, since in own.items() if now - since >= PROMOTING_SECONDS)
-        return PromotionSlots(max(0, cap - taken), overdue)
+        return PromotionSlots(max(0, cap - taken) if self._counted(key) else 0, overdue)
 
     def forget(self, key: PolicyKey) -> None:
-        """Nothing of the policy is being promoted, or it is gone."""
+        """The policy is gone."""
         self._since.pop(key, None)
+
+    def _enter(self, epoch: int) -> None:
+        """Others may have promoted since the leadership before this one."""
+        if epoch > self._epoch:
+            self._since.clear()
+            self._epoch, self._began, self._complete = epoch, self._clock.monotonic(), False
+
+    def _counted(self, key: PolicyKey) -> bool:
+        """Whether it is known what all others promote. One whose passes fail is waited for no longer than a workload."""
+        if not self._complete:
+            late = self._clock.monotonic() - self._began >= PROMOTING_SECONDS
+            self._complete = late or not set(self._known()) - self._since.keys() - {key}
+        return self._complete

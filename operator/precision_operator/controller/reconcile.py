@@ -135,7 +135,7 @@ class Reconciler:
         observation = await self._gather(key, policy, before)
         now, decided_at = self._clock.time(), self._clock.monotonic()
         decision = decide(policy, before, observation, now)
-        self._promotions.note(key, decision.promoting)
+        self._promotions.note(key, decision.promoting, epoch=observation.epoch)
         if decision.promotes and body is not None:
             await self._confirm(key, body, before)
 

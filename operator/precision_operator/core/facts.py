@@ -180,7 +180,9 @@ class Facts:
         """Why nobody may be promoted now, whatever the metrics."""
         if self.free_slots != 0:
             return None
-        text = "as many workloads as config.maxPromotingWorkloads allows are being promoted"
+        text = (
+            "as many workloads as config.maxPromotingWorkloads allows are being promoted, or a new leader still counts"
+        )
         return self.observation.outside_schedule or Cause(Reason.PROMOTION_CAP, text)
 
     @cached_property

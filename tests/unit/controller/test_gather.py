@@ -341,6 +341,6 @@ async def test_a_schedule_is_read_by_the_wall_clock_and_a_zone_that_does_not_exi
 
 async def test_what_other_policies_promote_is_taken_off_the_cap() -> None:
     rig = Rig("a", "b")
-    rig.promotions.note(PolicyKey("other", "fleet"), {"x"})
+    rig.promotions.note(PolicyKey("other", "fleet"), {"x"}, epoch=0)
     rig.gatherer._settings = replace(rig.gatherer._settings, max_promoting_workloads=3)
     assert (await rig.observe()).promotion_slots == PromotionSlots(2)
