@@ -348,6 +348,7 @@ def test_the_doctor_looks_at_a_real_cluster(alice: Person, fleet: Policy, kubect
     where = f"{fleet.namespace}/fleet"
     good = {check for check, finding in found.items() if finding["level"] == "ok"}
     assert good >= {"crds", "admission", "clock"}
+    assert "echo" in found
     assert found["operator"]["mend"].startswith("helm upgrade --install")
     mend = found[f"{where} deployment/bare"]["mend"]
     shown = alice.shell(mend)

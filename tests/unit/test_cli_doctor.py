@@ -1,70 +1,36 @@
-"""``doctor`` and ``onboard``: each finding with what mends it, and the one label."""
+"""``doctor`` of the installation: each finding with what mends it."""
 
 from __future__ import annotations
 
-import json
-import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from precision_operator.api.conditions import Condition
-from precision_operator.api.drill import Drill, DrillResult
+from precision_operator.api.drill import DrillResult
 from precision_operator.api.state import Phase
 from precision_operator.cli import examine_installation as installation
-from precision_operator.errors import Forbidden
+from precision_operator.cli import examine_operator as operator_checks
+from precision_operator.contract import ECHO, ECHO_NONCE
+from precision_operator.errors import Forbidden, NotFound
 from precision_operator.kube.port import (
     CONFIG_MAPS,
-    DEPLOYMENTS,
-    JOBS,
     LEASES,
     POLICIES,
+    SELF_SUBJECT_REVIEWS,
     JsonObject,
     Resource,
 )
-from precision_operator.runtime.lease import micro_time
-from tests.support import trainers
-from tests.support.cli import FLEET, INCIDENT, NOW, Cli, Json, stands
-
-PASSED = Drill(
-    id="d", began_at=NOW - 90, deadline_at=NOW, ended_at=NOW - 80, result=DrillResult.PASSED, passed_at=NOW - 80
-)
-OURS = {"app.kubernetes.io/part-of": "genesis-precision"}
+from tests.support.cli import INCIDENT, NOW, Cli, Json, stands
+from tests.support.doctor import OURS, PASSED, amiss, configured, findings, installed, with_service
 
 
 @pytest.fixture
 def sound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """An installation in which nothing is amiss but that nobody has rehearsed a rollback."""
-    fake = cli.fake
-    fake.put(installation.CRDS, {"metadata": {"name": f"{POLICIES.plural}.{POLICIES.group}", "namespace": ""}})
-    operator: Any = {"metadata": {"name": "precision-operator", "namespace": "precision-system", "labels": OURS}}
-    fake.put(DEPLOYMENTS, {**operator, "spec": {"replicas": 1}, "status": {"readyReplicas": 1}})
-    spec: Any = {"holderIdentity": "one", "renewTime": micro_time(time.time()), "leaseDurationSeconds": 300}
-    fake.put(LEASES, {"metadata": {"name": "precision-operator", "namespace": "precision-system"}, "spec": spec})
-    for plural, name in installation._shipped():
-        fake.put(Resource("admissionregistration.k8s.io", "v1", plural), _named(name))
-    rule: Any = {"resources": ["precisionassignments"], "verbs": ["get", "update"]}
-    fake.put(installation.CLUSTER_ROLES, {**_named("precision-operator"), "rules": [rule]})
-    alerts: Any = {"metadata": {"name": "precision", "labels": OURS}}
-    fake.put(installation.PROMETHEUS_RULES, alerts)
-    created = fake.create
-
-    async def create(resource: Any, namespace: str, body: JsonObject) -> JsonObject:  # noqa: ANN401 - as the fake's
-        if resource == installation.ACCESS_REVIEWS:
-            return {"status": {"allowed": True}}
-        answer = await created(resource, namespace, body)
-        return {**answer, "metadata": {"creationTimestamp": micro_time(time.time())}}
-
-    monkeypatch.setattr(fake, "create", create)
-    return cli
-
-
-def _named(name: str) -> JsonObject:
-    return {"metadata": {"name": name, "namespace": ""}}
+    return installed(cli, monkeypatch)
 
 
 def test_who_may_not_read_policies_is_told_so_and_what_else_was_found(
@@ -81,13 +47,9 @@ def test_who_may_not_read_policies_is_told_so_and_what_else_was_found(
 
     monkeypatch.setattr(sound.fake, "list", listed)
     found = amiss(sound, code=1)
-    assert {name: finding["level"] for name, finding in found.items()} == {"drill": "warning", "fleets": "error"}
+    levels = {name: finding["level"] for name, finding in found.items()}
+    assert levels == {"echo": "warning", "drill": "warning", "fleets": "error"}
     assert all("cannot be looked at" in finding["message"] for finding in found.values())
-
-
-def amiss(cli: Cli, *words: str, code: int) -> dict[str, Json]:
-    """What is not ok, by check."""
-    return {found["check"]: found for found in cli.json("doctor", *words, code=code) if found["level"] != "ok"}
 
 
 def test_a_sound_installation_lacks_a_drill_alone(sound: Cli) -> None:
@@ -130,7 +92,6 @@ def test_with_all_namespaces_the_fleets_of_all_of_them_are_asked_for_their_drill
     [
         ("deployments", "precision-operator", "operator", "helm upgrade --install precision-operator"),
         ("leases", "precision-operator", "lease", "logs"),
-        ("clusterroles", "precision-operator", "rights", "helm upgrade"),
         ("mutatingadmissionpolicies", "precision-echo.precision.genesis.ai", "admission", "helm upgrade"),
     ],
 )
@@ -144,9 +105,7 @@ def test_what_is_missing_is_an_error_with_the_command_that_mends_it(
 
 def _renamed_lease(cli: Cli) -> None:
     """As the chart's value config.lease.name has it."""
-    operator: Any = cli.fake.objects["deployments", "precision-system", "precision-operator"]
-    volumes = [{"name": "tmp", "emptyDir": {}}, {"name": "config", "configMap": {"name": "settings"}}]
-    operator["spec"]["template"] = {"spec": {"volumes": volumes}}
+    del cli.fake.objects["configmaps", "precision-system", "settings"]
     lease = cli.fake.objects.pop(("leases", "precision-system", "precision-operator"))
     cli.fake.put(LEASES, {**lease, "metadata": {"name": "theirs", "namespace": "precision-system"}})
 
@@ -155,8 +114,8 @@ def test_the_lease_is_the_one_that_the_operators_config_names(sound: Cli) -> Non
     _renamed_lease(sound)
     found = amiss(sound, code=1)["lease"]["message"]
     assert found == "no Lease precision-operator: no operator has ever led"
-    config: Any = {"metadata": {"name": "settings", "namespace": "precision-system"}}
-    sound.fake.put(CONFIG_MAPS, {**config, "data": {"config.yaml": "logLevel: info\nlease:\n  name: theirs\n"}})
+    source = {"default": {"url": "http://prometheus.monitoring:9090"}}
+    configured(sound, logLevel="info", lease={"name": "theirs"}, prometheus=source)
     assert "lease" not in amiss(sound, code=0)
 
 
@@ -167,7 +126,9 @@ def test_a_config_that_cannot_be_read_leaves_the_default_lease(sound: Cli, conte
     config: Any = {"metadata": {"name": "settings", "namespace": "precision-system"}, "data": {"config.yaml": content}}
     sound.fake.put(CONFIG_MAPS, config)
     sound.fake.put(LEASES, {**lease, "metadata": {"name": "precision-operator", "namespace": "precision-system"}})
-    assert "lease" not in amiss(sound, code=0)
+    read = content != "lease: ["
+    found = {finding["check"]: finding["level"] for finding in findings(sound, code=int(read))}
+    assert (found["lease"], found["endpoints"]) == ("ok", "error" if read else "warning")
 
 
 def test_crds_that_are_missing_end_the_examination_of_fleets(sound: Cli) -> None:
@@ -180,90 +141,165 @@ def test_alert_rules_that_are_missing_are_a_warning(sound: Cli) -> None:
     assert amiss(sound, code=0)["alerts"]["level"] == "warning"
 
 
-def test_a_condition_that_is_bad_news_carries_the_first_command_of_its_reason(sound: Cli) -> None:
-    text = "it differs"
-    conditions = (
-        Condition("AdmissionEnforced", "False", "AdmissionDiffers", text, 1, NOW),
-        Condition("FailSafe", "False", "TemplateStartsMixed", text, 1, NOW),
-    )
-    sound.policy(stands(Phase.HEALTHY, conditions=conditions))
-    found = [f for f in sound.json("doctor", code=1) if f["check"] == "default/fleet" and f["level"] != "ok"]
-    assert [f["level"] for f in found] == ["error", "warning"]
-    assert all(f["mend"].startswith("kubectl ") for f in found)
-
-
-def test_what_mends_a_fleet_of_another_namespace_names_that(sound: Cli) -> None:
-    conditions = tuple(Condition(kind, "False", "PolicyConflict", "theirs", 1, NOW) for kind in ("Accepted", "Healthy"))
-    sound.policy(stands(Phase.HELD, conditions=conditions))
-    found = [f for f in sound.json("doctor", "-A", "-n", "elsewhere", code=1) if f["check"] == "default/fleet"]
-    mends = [f["mend"] for f in found if f["mend"]]
-    assert mends
-    assert all("-n default" in mend for mend in mends)
-
-
 def test_an_operator_that_was_scaled_away_is_an_error(sound: Cli) -> None:
     operator: Any = sound.fake.objects["deployments", "precision-system", "precision-operator"]
-    operator.update(spec={"replicas": 0}, status={})
+    operator["spec"]["replicas"], operator["status"] = 0, {}
     found = amiss(sound, code=1)["operator"]
     assert (found["level"], "0 of 0" in found["message"]) == ("error", True)
 
 
-def test_a_workload_without_the_contract_or_without_metrics_is_named(sound: Cli) -> None:
-    silent = stands(Phase.HEALTHY)
-    sound.policy(replace(silent, state=replace(silent.state, silent={"apps/Deployment/a": NOW})))
-    sound.trainer("a", "fp16")
-    bare = trainers.deployment("b", labels=FLEET, spec=trainers.bare_spec())
-    sound.fake.put(DEPLOYMENTS, bare)
-    found = amiss(sound, code=1)
-    assert "reports no metrics" in found["default/fleet deployment/a"]["message"]
-    assert found["default/fleet deployment/b"]["mend"] == "kubectl precision onboard deployment/b -n default"
+@pytest.mark.parametrize(
+    ("said", "level", "message", "mend"),
+    [
+        ({}, "error", "admission does not answer", "helm upgrade --install"),
+        ({ECHO: "other/fleet/7"}, "error", "admission does not answer", "helm upgrade --install"),
+        ({ECHO: "NONCE/fleet/6"}, "warning", "knows generation 6 of the assignment, not 7", "kubectl precision doctor"),
+    ],
+)
+def test_admission_is_asked_for_its_echo_of_each_assignment(
+    sound: Cli, monkeypatch: pytest.MonkeyPatch, said: dict[str, str], level: str, message: str, mend: str
+) -> None:
+    def answer(body: JsonObject) -> JsonObject:
+        answered: Any = body
+        notes = answered["metadata"]["annotations"]
+        notes.update({key: value.replace("NONCE", notes[ECHO_NONCE]) for key, value in said.items()})
+        return body
+
+    sound.policy(stands(Phase.HEALTHY))
+    monkeypatch.setattr(sound.fake, "answer", answer)
+    found = amiss(sound, code=1 if level == "error" else 0)["echo"]
+    assert (found["level"], message in found["message"]) == (level, True)
+    assert found["mend"].startswith(mend)
 
 
-@pytest.fixture
-def workload(cli: Cli) -> Cli:
-    cli.fake.put(DEPLOYMENTS, trainers.deployment("vit", labels=FLEET))
-    return cli
+def test_who_may_not_ask_admission_is_told_how_to_see_that(sound: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def denied(*_: object, **__: object) -> JsonObject:
+        raise Forbidden("bob may not patch precisionpolicies", status=403)
 
-
-LABELS = {"precision.genesis.ai/inject": "trainer"}
-PATCH = {"spec": {"template": {"metadata": {"labels": LABELS}}}}
-
-
-def test_the_label_is_shown_as_a_patch_for_kustomize_and_for_helm(workload: Cli) -> None:
-    shown = workload("onboard", "deployment/vit")
-    assert yaml.safe_load(shown) == PATCH
-    assert "# its pods restart, once: kubectl -n default patch deployment vit --type=merge -p" in shown
-    assert yaml.safe_load(workload("onboard", "vit", "--format=helm")) == {"podLabels": LABELS}
-    (patch,) = yaml.safe_load(workload("onboard", "vit", "--format=kustomize"))["patches"]
-    assert yaml.safe_load(patch["patch"])["spec"] == PATCH["spec"]
-    assert workload.fake.writes == []
-
-
-def test_it_is_set_only_where_the_restart_was_agreed_to(workload: Cli) -> None:
-    assert "its pods restart, once; to do it, add --yes" in workload("onboard", "vit", "--apply", code=1)
-    assert workload.fake.writes == []
-    assert "set: its pods restart, once" in workload("onboard", "vit", "--apply", "--yes")
-    body: Any = workload.fake.objects[("deployments", "default", "vit")]
-    assert body["spec"]["template"]["metadata"]["labels"] == {"app": "vit", **FLEET, **LABELS}
-    assert "has the label" in workload("onboard", "vit", "--apply", "--yes")
-    assert len(workload.fake.writes) == 1
+    sound.policy(stands(Phase.HEALTHY))
+    monkeypatch.setattr(sound.fake, "dry_run", denied)
+    found = amiss(sound, code=0)["echo"]
+    assert (found["level"], found["mend"]) == ("warning", "kubectl -n default auth can-i patch precisionpolicies")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("url", "said"),
     [
-        (["vti"], "there are vit; did you mean vit?"),
-        (["deplyment/vit"], "did you mean deployment?"),
-        (["vit", "--container", "trainr"], "did you mean trainer?"),
-        (["job/night", "--apply", "--yes"], "its template cannot change"),
+        ("http://prometheus.monitoring.svc:9090", "no endpoint of Service monitoring/prometheus is ready"),
+        ("http://prometheus.monitoring:9090", "no endpoint of Service monitoring/prometheus is ready"),
+        ("http://other.monitoring.svc.cluster.local", "there is no Service monitoring/other"),
+        ("http://other", "there is no Service precision-system/other"),
+        ("https://metrics.example.com", ""),
+        ("http://10.0.0.9:9090", ""),
+        ("http://[::1]:9090", ""),
+        ("$(PROMETHEUS)", ""),
     ],
 )
-def test_what_cannot_be_onboarded_is_refused_with_the_next_step(workload: Cli, words: list[str], said: str) -> None:
-    workload.fake.put(JOBS, trainers.deployment("night", labels=FLEET))
-    assert said in workload("onboard", *words, code=1)
-    assert json.dumps(workload.fake.writes) == "[]"
+def test_a_metric_source_without_a_ready_endpoint_is_an_error(sound: Cli, url: str, said: str) -> None:
+    configured(sound, prometheus={"default": {"url": url}})
+    with_service(sound, "prometheus", "monitoring", ready=False)
+    found = amiss(sound, code=1 if said else 0)
+    assert found.get("endpoints", {}).get("message", "") == (f"config.prometheus.default: {said}" if said else "")
 
 
-def test_the_shown_line_does_what_apply_does(workload: Cli) -> None:
-    line = workload.json("onboard", "vit")["kubectl"]
-    assert json.loads(shlex.split(line)[-1]) == PATCH
+def test_no_metric_source_is_an_error(sound: Cli) -> None:
+    configured(sound, prometheus={})
+    assert "names no metric source" in amiss(sound, code=1)["endpoints"]["message"]
+
+
+def test_a_webhook_without_a_ready_replica_is_an_error(sound: Cli) -> None:
+    source = {"default": {"url": "http://prometheus.monitoring.svc:9090"}}
+    configured(sound, prometheus=source, admission={"mode": "Webhook", "service": "hook"})
+    with_service(sound, "hook", "precision-system", ready=False)
+    found = amiss(sound, code=1)["endpoints"]
+    assert found["message"] == "the webhook: no endpoint of Service precision-system/hook is ready"
+    with_service(sound, "hook", "precision-system")
+    assert "endpoints" not in amiss(sound, code=0)
+
+
+@pytest.mark.parametrize("verb", ["update", "create"])
+def test_the_operators_rights_are_those_of_its_service_account(
+    sound: Cli, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """A deleted ClusterRoleBinding, or a role without pods/eviction: other roles do not count."""
+    allowed, asked = sound.fake.create, list[Any]()
+
+    async def create(resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
+        if resource != operator_checks.SUBJECT_REVIEWS:
+            return await allowed(resource, namespace, body)
+        asked.append(body["spec"])
+        attributes: Any = asked[-1]["resourceAttributes"]
+        lacks = {"update": "precisionassignments", "create": "pods"}[verb]
+        return {"status": {"allowed": (attributes["verb"], attributes["resource"]) != (verb, lacks)}}
+
+    monkeypatch.setattr(sound.fake, "create", create)
+    found = amiss(sound, code=1)["operator rights"]
+    lacks = {"update": "update precisionassignments", "create": "create pods/eviction"}[verb]
+    assert found["message"] == f"precision-system/precision-operator lacks {lacks} in default"
+    assert {spec["user"] for spec in asked} == {"system:serviceaccount:precision-system:precision-operator"}
+
+
+def test_rights_are_asked_in_the_namespaces_that_the_operator_watches(
+    sound: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"default": {"url": "http://prometheus.monitoring.svc:9090"}}
+    configured(sound, prometheus=source, watchNamespaces=["a", "b"])
+    found = [f["message"] for f in findings(sound) if f["check"] == "operator rights"]
+    assert found == [f"precision-system/precision-operator may do what it must in {name}" for name in ("a", "b")]
+
+
+def test_the_rights_that_are_asked_for_are_those_that_the_manifests_give() -> None:
+    bodies = yaml.safe_load_all((Path(__file__).parents[2] / "manifests/base/operator.yaml").read_text())
+    role = next(b for b in bodies if (b["kind"], b["metadata"]["name"]) == ("ClusterRole", "precision-operator"))
+    given = {
+        (group, kind, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for kind in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert given == {(group, kind, verb) for group, kind, verbs in operator_checks.RIGHTS for verb in verbs.split()}
+
+
+@pytest.mark.parametrize(
+    ("checkout", "labels", "line"),
+    [
+        (True, {}, "helm upgrade --install precision-operator helm/precision-operator -n precision-system"),
+        (True, {"app.kubernetes.io/instance": "mine"}, "helm upgrade --install mine helm/precision-operator -n"),
+        (
+            False,
+            {"app.kubernetes.io/instance": "mine"},
+            "helm upgrade --install mine oci://registry.example/team/charts",
+        ),
+        (False, None, "helm list --all-namespaces --filter precision --kube-context there"),
+    ],
+)
+def test_the_line_that_installs_names_the_release_and_a_chart_that_is_at_hand(
+    sound: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    checkout: bool,
+    labels: dict[str, str] | None,
+    line: str,
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2] if checkout else tmp_path)
+    operator: Any = sound.fake.objects["deployments", "precision-system", "precision-operator"]
+    operator["metadata"]["labels"] = {**OURS, **labels} if labels is not None else {}
+    sound.fake.unserved = {POLICIES}
+    found = amiss(sound, "--context", "there", code=1)["crds"]
+    assert found["mend"].startswith(line)
+    assert found["mend"].endswith("--kube-context there")
+
+
+def test_a_clock_that_is_not_told_is_a_warning_with_a_line_that_asks_for_it(
+    sound: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = sound.fake.create
+
+    async def create(resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
+        if resource == SELF_SUBJECT_REVIEWS:
+            raise NotFound("the server could not find the requested resource", status=404)
+        return await allowed(resource, namespace, body)
+
+    monkeypatch.setattr(sound.fake, "create", create)
+    assert "does not say what time it is" in amiss(sound, code=0)["clock"]["message"]

@@ -21,9 +21,9 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         "doctor",
         parents=[common],
         help="what does not work, and the command that mends it",
-        description="Look at the installation (CRDs, admission, rights, Lease, clock, alert rules, the last drill) and at "
-        "each fleet (conditions, contract and metrics by workload, size). Writes nothing. Exits with 1 where there is an "
-        "error. With --prometheus it says which series of which workload are missing.",
+        description="Look at the installation (CRDs, admission and its echo, rights, Lease, endpoints, clock, alert rules, "
+        "the last drill) and at each fleet (conditions, contract and metrics by workload, size). Writes nothing. Exits with "
+        "1 where there is an error. With --prometheus it says which series of which workload are missing.",
     )
     add_flags(verb)
     verb.set_defaults(run=run)

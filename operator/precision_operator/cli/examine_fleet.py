@@ -10,15 +10,18 @@ from precision_operator.api.conditions import Condition
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery
-from precision_operator.api.workload import shown
+from precision_operator.api.workload import kind_of, shown
 from precision_operator.cli.attention import bad_news
 from precision_operator.cli.explain import whole_step
 from precision_operator.cli.findings import Diagnosis, error, ok, warning
 from precision_operator.cli.fleet import FleetView, WorkloadLine
 from precision_operator.cli.release import PART_OF
 from precision_operator.cli.session import Session, Target
-from precision_operator.core.model import Evaluation
+from precision_operator.contract import INJECT
+from precision_operator.core.model import Evaluation, RestartBy
 from precision_operator.reasons import Reason
+from precision_operator.workloads.kinds.kind import TemplateChange
+from precision_operator.workloads.kinds.table import KINDS
 
 _BROKEN = frozenset({"Accepted", "AdmissionEnforced", "MetricsAvailable", "WritesAccepted", "Stuck", "Blocked"})
 """Conditions without whose good state the operator cannot keep its word."""
@@ -32,9 +35,9 @@ def examine_fleet(session: Session, fleet: FleetView, evaluation: Evaluation | N
     session = replace(session, namespace=target.policy.namespace)  # where what is mended is
     lines = [line for cohort in fleet.cohorts for line in cohort.workloads]
     workloads = chain.from_iterable(
-        (*_contract(session, target, line), *_metrics(target, line, evaluation)) for line in lines
+        (*_contract(session, target, line), *_metrics(session, target, line, evaluation)) for line in lines
     )
-    return [*_conditions(session, target), _size(target, lines), *workloads]
+    return [*_conditions(session, target), _size(session, target, lines), *workloads]
 
 
 def _conditions(session: Session, target: Target) -> Iterator[Diagnosis]:
@@ -61,38 +64,52 @@ def _mend(session: Session, target: Target, condition: Condition) -> str:
     return next((found[1] for step in steps if (found := re.search(r"`(kubectl [^`]+)`", step))), "")
 
 
-def _size(target: Target, lines: list[WorkloadLine]) -> Diagnosis:
+def _size(session: Session, target: Target, lines: list[WorkloadLine]) -> Diagnosis:
     used = RESERVE_BYTES + fleet_bytes(line.key for line in lines)
     share = used / OBJECT_LIMIT_BYTES
     text = f"{len(lines)} workloads may take {share:.0%} of what an assignment holds ({OBJECT_LIMIT_BYTES} bytes)"
     if share < _NEARLY_FULL:
         return ok(target.where, text)
     made = error if share >= 1 else warning
-    return made(target.where, f"{text}: divide the fleet by label among several policies (docs/install.md)")
+    mend = session.kubectl("get", ",".join(f"{kind.name}s" for kind in KINDS), "--show-labels")
+    return made(target.where, f"{text}: divide the fleet by label among several policies (docs/scaling.md)", mend)
 
 
 def _contract(session: Session, target: Target, line: WorkloadLine) -> Iterator[Diagnosis]:
     name, word = f"{target.where} {shown(line.key)}", shown(line.key)
-    mend = session.plugin("onboard", word)
+    mend, how = session.plugin("onboard", word), ""
+    if not _onboards(line.key):
+        mend = session.kubectl("get", word, "-o", "yaml")
+        how = f"; what is there cannot change: create it anew with the label {INJECT}"
     refused = [problem for pod in line.pods for problem in pod.problems if problem.startswith("nothing was injected")]
     if line.delivery is None:
-        yield error(name, "; ".join(line.problems) or "cannot be moved", mend)
+        yield error(name, ("; ".join(line.problems) or "cannot be moved") + how, mend)
     elif refused:
         yield error(name, refused[0], session.plugin("explain", target.policy.name))
     elif line.delivery is not Delivery.HOT:
-        yield warning(name, "has no contract: it changes precision only by a restart", mend)
+        yield warning(name, f"has no contract: it changes precision only by a restart{how}", mend)
 
 
-def _metrics(target: Target, line: WorkloadLine, evaluation: Evaluation | None) -> Iterator[Diagnosis]:
+def _onboards(key: str) -> bool:
+    """Whether ``onboard --apply`` takes it."""
+    kind = next((kind for kind in KINDS if kind.kind == kind_of(key)), None)
+    if kind is None or kind.restart_by is RestartBy.NEVER:
+        return False
+    return kind.template_change is not TemplateChange.REFUSED
+
+
+def _metrics(
+    session: Session, target: Target, line: WorkloadLine, evaluation: Evaluation | None
+) -> Iterator[Diagnosis]:
     name = f"{target.where} {shown(line.key)}"
+    mend = session.kubectl("port-forward", line.pods[0].name, "9400") if line.pods else session.kubectl("get", "pods")
     if evaluation is None:
         if line.key in target.state.silent:
-            yield error(name, "reports no metrics; --prometheus URL says which series are missing")
+            yield error(name, "reports no metrics; --prometheus URL says which series are missing", mend)
         return
     reports = [pod.report for pod in line.pods if pod.report is not None]
     if not reports:
         return
-    mend = f"kubectl -n {target.policy.namespace} port-forward {line.pods[0].name} 9400"
     if all(report.age_seconds is None for report in reports):
         yield error(name, "Prometheus has no series of its pods: is port 9400 scraped, with namespace and pod?", mend)
         return

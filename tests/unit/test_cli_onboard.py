@@ -1,0 +1,67 @@
+"""``onboard``: the one label, shown or set."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+import yaml
+
+from precision_operator.kube.port import (
+    DEPLOYMENTS,
+    JOBS,
+)
+from tests.support import trainers
+from tests.support.cli import FLEET, Cli
+
+
+@pytest.fixture
+def workload(cli: Cli) -> Cli:
+    cli.fake.put(DEPLOYMENTS, trainers.deployment("vit", labels=FLEET))
+    return cli
+
+
+LABELS = {"precision.genesis.ai/inject": "trainer"}
+PATCH = {"spec": {"template": {"metadata": {"labels": LABELS}}}}
+
+
+def test_the_label_is_shown_as_a_patch_for_kustomize_and_for_helm(workload: Cli) -> None:
+    shown = workload("onboard", "deployment/vit")
+    assert yaml.safe_load(shown) == PATCH
+    assert "# its pods restart, once: kubectl -n default patch deployment vit --type=merge -p" in shown
+    assert yaml.safe_load(workload("onboard", "vit", "--format=helm")) == {"podLabels": LABELS}
+    (patch,) = yaml.safe_load(workload("onboard", "vit", "--format=kustomize"))["patches"]
+    assert yaml.safe_load(patch["patch"])["spec"] == PATCH["spec"]
+    assert workload.fake.writes == []
+
+
+def test_it_is_set_only_where_the_restart_was_agreed_to(workload: Cli) -> None:
+    assert "its pods restart, once; to do it, add --yes" in workload("onboard", "vit", "--apply", code=1)
+    assert workload.fake.writes == []
+    assert "set: its pods restart, once" in workload("onboard", "vit", "--apply", "--yes")
+    body: Any = workload.fake.objects[("deployments", "default", "vit")]
+    assert body["spec"]["template"]["metadata"]["labels"] == {"app": "vit", **FLEET, **LABELS}
+    assert "has the label" in workload("onboard", "vit", "--apply", "--yes")
+    assert len(workload.fake.writes) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["vti"], "there are vit; did you mean vit?"),
+        (["deplyment/vit"], "did you mean deployment?"),
+        (["vit", "--container", "trainr"], "did you mean trainer?"),
+        (["job/night", "--apply", "--yes"], "its template cannot change"),
+    ],
+)
+def test_what_cannot_be_onboarded_is_refused_with_the_next_step(workload: Cli, words: list[str], said: str) -> None:
+    workload.fake.put(JOBS, trainers.deployment("night", labels=FLEET))
+    assert said in workload("onboard", *words, code=1)
+    assert json.dumps(workload.fake.writes) == "[]"
+
+
+def test_the_shown_line_does_what_apply_does(workload: Cli) -> None:
+    line = workload.json("onboard", "vit")["kubectl"]
+    assert json.loads(shlex.split(line)[-1]) == PATCH
