@@ -245,6 +245,16 @@ def test_policies_are_listed_as_yaml_as_names_and_in_one_line_a_workload(cli: Cl
     assert line.split()[:2] == ["default/fleet", "deployment/a"]
 
 
+def test_the_output_may_stand_before_a_verb_that_takes_it(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.policy(stands(Phase.HEALTHY))
+    assert yaml.safe_load(cli("-o", "yaml", "get")) == cli.json("get")
+    assert cli("-o", "name", "status") == "precisionpolicy.precision.genesis.ai/fleet\n"
+    with pytest.raises(SystemExit) as exit_:
+        cli("-o", "yaml", "explain")
+    assert exit_.value.code == 2
+    assert "explain takes text, json" in capsys.readouterr().err
+
+
 def test_a_wide_status_shows_every_condition(cli: Cli) -> None:
     cli.policy(stands(Phase.HEALTHY, conditions=(Condition("Ready", "True", "Promoted", "well", 1, NOW),)))
     assert "Ready True" in cli("status", "-o", "wide")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from precision_operator import __version__
-from precision_operator.cli.flags import TAKE_A_VALUE, Parser, connection_flags
+from precision_operator.cli.flags import LISTED_OUTPUTS, OUTPUTS, TAKE_A_VALUE, Parser, connection_flags
 from precision_operator.errors import KubeError, OperatorError
 
 PROGRAM = "kubectl precision"
@@ -51,8 +51,9 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         "Every command is a write that kubectl alone can make: --dry-run prints it.",
         epilog="Exit codes: 0 done; 1 refused, with the reason and the next step; 2 wrong usage; "
         "3 (status) the fleet is, or is being, rolled back; 3 (wait) only a person can bring what is waited for.",
-        parents=[common],
+        parents=[connection_flags(LISTED_OUTPUTS)],
     )
+    root.set_defaults(outputs=OUTPUTS)  # of verbs that have no cluster to go to
     root.add_argument("--version", action="version", version=__version__)
     commands = root.add_subparsers(dest="verb", required=True, metavar="verb")
     for name in _modules(words):
@@ -75,7 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; an error that was foreseen is one line on stderr, without a traceback."""
     defaults = argparse.Namespace(namespace=None, context=None, kubeconfig=None, output="text")
     words = sys.argv[1:] if argv is None else argv
-    arguments = parser(words).parse_args(words, defaults)
+    root = parser(words)
+    arguments = root.parse_args(words, defaults)
+    if arguments.output not in arguments.outputs:  # it stood before a verb that does not take it
+        root.error(f"argument -o/--output: {arguments.verb} takes {', '.join(arguments.outputs)}")
     run: Run = arguments.run
     try:
         return run(arguments)

@@ -34,6 +34,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 def connection_flags(outputs: tuple[str, ...] = OUTPUTS) -> argparse.ArgumentParser:
     """The flags that kubectl has for where to go; they may stand before or after the verb."""
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.set_defaults(outputs=outputs)
     where = common.add_argument_group("connection, as in kubectl")
     where.add_argument("-n", "--namespace", help="default: the context's")
     where.add_argument("--context", help="default: the current one")
