@@ -129,6 +129,8 @@ def test_before_anything_is_enforced_admission_is_no_news(cli: Cli) -> None:
         ("FailSafe", "False", "TemplateStartsMixed", "take ENABLE_FP16_TRAINING out of the templates"),
         ("InjectionRefused", "True", "HostNetwork", "declare the contract by hand"),
         ("AdmissionEnforced", "Unknown", "WebhookUnreachable", "reach each other on the webhook's port"),
+        ("Restartable", "False", "HotOnly", "declare how they are started again"),
+        ("PreflightPassed", "False", "PreflightFailed", "mend what the message names"),
         ("Accepted", "True", "SelectorPending", "`kubectl precision retry fleet -n default`"),
         ("Accepted", "False", "FleetTooLarge", "divide the fleet among several policies"),
         ("PendingRevision", "True", "TemplateChanged", "kubectl -n default rollout undo KIND/NAME"),

@@ -9,6 +9,8 @@ _BAD_NEWS = {
     "FailSafe": "False",
     "MetricsAvailable": "False",
     "WritesAccepted": "False",
+    "PreflightPassed": "False",
+    "Restartable": "False",
     "Stuck": "True",
     "PendingRevision": "True",
     "CapacityLost": "True",
