@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import mapping, text
-from precision_operator.errors import KubeError, NotFound
+from precision_operator.errors import KubeError, NotFound, Unavailable
 from precision_operator.kube.port import CONFIG_MAPS, JsonObject, KubeApi
 from precision_operator.reasons import Cause, Reason
-from precision_operator.runtime.clock import Clock
+from precision_operator.runtime.clock import Clock, within
 
 _LOG = logging.getLogger(__name__)
 
@@ -16,6 +16,9 @@ HALT_CONFIG_MAP = "precision-halt"
 
 READ_SECONDS = 2.0
 """How often it is read. A watch would be told sooner, but one that is broken looks like a switch that is off."""
+
+ANSWER_SECONDS = 2.0
+"""How long one read may take: one that is lost must not keep the next, for the switch is obeyed within five seconds."""
 
 REASON_CHARACTERS = 300
 
@@ -49,15 +52,14 @@ class Halt:
     async def run(self) -> None:
         """Read it until cancelled."""
         while True:
+            began = self._clock.monotonic()
             await self.read()
-            await self._clock.sleep(READ_SECONDS)
+            await self._clock.sleep(max(0.0, READ_SECONDS - (self._clock.monotonic() - began)))
 
     async def read(self) -> None:
         """Read it once. What cannot be read stays as it was last seen."""
         try:
-            cause: Cause | None = _cause(
-                self._namespace, await self._api.get(CONFIG_MAPS, self._namespace, HALT_CONFIG_MAP)
-            )
+            cause: Cause | None = _cause(self._namespace, await self._answer())
             self._failed = ""
         except NotFound:
             cause, self._failed = None, ""
@@ -75,6 +77,13 @@ class Halt:
                 self._take(self._cause)  # an emergency must not wait for a right that an older chart does not give
             return
         self._take(cause)
+
+    async def _answer(self) -> JsonObject:
+        work = self._api.get(CONFIG_MAPS, self._namespace, HALT_CONFIG_MAP)
+        try:
+            return await within(self._clock, ANSWER_SECONDS, work)
+        except TimeoutError:
+            raise Unavailable(f"no answer within {ANSWER_SECONDS:g} s") from None
 
     def _take(self, cause: Cause | None) -> None:
         turned = not self.known or cause != self._cause

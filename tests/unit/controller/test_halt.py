@@ -8,7 +8,7 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
-from precision_operator.controller.halt import HALT_CONFIG_MAP, READ_SECONDS, REASON_CHARACTERS, Halt
+from precision_operator.controller.halt import ANSWER_SECONDS, HALT_CONFIG_MAP, READ_SECONDS, REASON_CHARACTERS, Halt
 from precision_operator.core.actions import ResumeJob
 from precision_operator.errors import Forbidden, Halted, KubeError, Unavailable
 from precision_operator.kube.port import CONFIG_MAPS, POLICIES, JsonObject, Resource
@@ -57,6 +57,31 @@ async def test_the_switch_is_seen_at_the_next_read_and_every_policy_is_looked_at
     await clock.advance(READ_SECONDS)
     assert turned == [False, True, False]
     assert READ_SECONDS < 5
+    task.cancel()
+
+
+async def test_a_read_that_is_not_answered_keeps_nobody_from_the_next_one() -> None:
+    class Hanging(FakeKube):
+        lost = False
+
+        async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+            if self.lost:
+                self.lost = False
+                await asyncio.Event().wait()
+            return await super().get(resource, namespace, name)
+
+    kube, clock = Hanging(), ManualClock()
+    halt = Halt(kube, clock, namespace="system")
+    task = asyncio.ensure_future(halt.run())
+    await clock.advance(0.0)
+    assert halt.known
+    turn_on(kube)
+    kube.lost = True
+    await clock.advance(READ_SECONDS)
+    assert halt.cause is None
+    await clock.advance(ANSWER_SECONDS)
+    assert halt.cause is not None
+    assert READ_SECONDS + ANSWER_SECONDS < 5
     task.cancel()
 
 
