@@ -90,3 +90,26 @@ def test_a_watch_ends_where_a_rollout_or_a_rollback_ends(cli: Cli, phase: Phase,
     cli.fake.while_watched = lambda: cli.policy(stands(phase))
     documents = cli("status", "-w", "-o", "json", code=code).splitlines()
     assert [json.loads(document)["phase"] for document in documents] == ["RollingBack", phase]
+
+
+@pytest.mark.parametrize(
+    ("found", "spec"),
+    [
+        (stands(Phase.PAUSED, reason="AwaitingApproval"), {}),
+        (stands(Phase.DEGRADED, reason="OverflowRateHigh"), {}),
+        (stands(Phase.PROGRESSING, conditions=STALLED.status.conditions), {}),
+        (stands(Phase.PROGRESSING), {"suspend": True}),
+    ],
+)
+def test_a_watch_ends_where_only_a_person_goes_on(cli: Cli, found: Stands, spec: Json) -> None:
+    cli.policy(stands(Phase.PROGRESSING))
+    cli.fake.while_watched = lambda: cli.policy(found, **spec)
+    documents = cli("status", "-w", "-o", "json", code=3 if found.status.phase is Phase.DEGRADED else 0).splitlines()
+    assert json.loads(documents[-1])["phase"] == found.status.phase
+
+
+def test_a_watch_follows_the_rollback_of_a_deleted_policy_to_its_end(cli: Cli) -> None:
+    cli.assignment(stands(Phase.ROLLING_BACK))
+    cli.fake.while_watched = lambda: cli.assignment(stands(Phase.HELD, fallback=None))
+    documents = cli("status", "fleet", "-w", "-o", "json", code=3).splitlines()
+    assert [json.loads(document)["phase"] for document in documents] == ["RollingBack", "Held"]

@@ -48,13 +48,16 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
     verb.add_argument(
-        "-w", "--watch", action="store_true", help="until it is Healthy or Held; with -o json one document a change"
+        "-w",
+        "--watch",
+        action="store_true",
+        help="until it is Healthy or only a person moves it; with -o json a document a change",
     )
     verb.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read and show, once or until a rollout or a rollback has ended."""
+    """Read and show, once or until a rollout or a rollback has ended, or goes on by a person alone."""
     from precision_operator.cli.session import connected
 
     return connected(arguments, _watch if arguments.watch else _once)
@@ -79,7 +82,7 @@ async def _once(session: "Session", arguments: argparse.Namespace) -> int:
 async def _watch(session: "Session", arguments: argparse.Namespace) -> int:
     from rich.live import Live
 
-    from precision_operator.cli.wait import as_it_changes, settled
+    from precision_operator.cli.wait import as_it_changes, blocked, settled
 
     as_document, out = arguments.output in DOCUMENTS, console()
     target = await session.policy(arguments.policy)
@@ -97,7 +100,8 @@ async def _watch(session: "Session", arguments: argparse.Namespace) -> int:
             elif found != written and not out.is_terminal:
                 out.print(_line(target), soft_wrap=True)
             written = found
-            if settled(target) and target.status.phase in TERMINAL:
+            wanted = Phase.HELD if target.policy.deleted else Phase.HEALTHY
+            if settled(target) and (target.status.phase in TERMINAL or blocked(target, wanted)):
                 break
     return exit_code(target)
 
