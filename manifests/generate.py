@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from manifests.dashboards import DASHBOARDS  # noqa: E402
 from manifests.recording import with_records  # noqa: E402
 from manifests.values import values_schema, with_config  # noqa: E402
 from precision_operator.reasons import Reason, ReasonSeverity  # noqa: E402
+from precision_operator.reasons.steps import OF_FLEET  # noqa: E402
 
 CHART = ROOT / "helm" / "precision-operator"
 SHIPPED = ROOT / "operator" / "precision_operator" / "admission" / "shipped"
@@ -244,8 +246,9 @@ def reasons_reference() -> str:
 
 def _todo(reason: Reason) -> str:
     steps = (re.sub(r"`!kubectl ", "`kubectl ", step) for step in reason.steps)
+    names = {"{name}": "NAME", "{missing}": "ITEM…", OF_FLEET: "-l SELECTOR"}
     whole = (
-        re.sub(r"`!", "`kubectl precision ", step).replace("{name}", "NAME").replace("{missing}", "ITEM…")
+        reduce(lambda text, name: text.replace(name, names[name]), names, re.sub(r"`!", "`kubectl precision ", step))
         for step in steps
     )
     return "<br>".join(map(_cell, whole))

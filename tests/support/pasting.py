@@ -26,11 +26,11 @@ def check_pasted(line: str) -> None:
         return
     verb, *named = _positional(words)
     assert verb in _ALONE | _NAMED, line
-    by_label = "-l" in words
+    selected = "-l" in words or any(word.startswith("--field-selector=metadata.name=") for word in words)
     if verb == "logs":
-        assert named or by_label, f"logs of nothing: {line}"
+        assert named or selected, f"logs of nothing: {line}"
     elif verb in ("rollout", "delete", "label"):
-        assert len(named) >= 2 or "/" in " ".join(named), f"nothing is named: {line}"
+        assert selected or len(named) >= 2 or "/" in " ".join(named), f"nothing is named: {line}"
     elif verb in _NAMED:
         assert named, line
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 
@@ -23,7 +24,9 @@ from precision_operator.core.model import PodView
 from precision_operator.core.plan import Plan
 from precision_operator.core.status import conditions
 from precision_operator.reasons import Cause, Reason
+from precision_operator.reasons.steps import whole
 from tests.support.cli import HELD, INCIDENT, NO_DIFFERENCE, NOW, PREFIX, WAITING, Cli, mitigating, stands
+from tests.support.pasting import check_pasted
 
 
 @pytest.mark.parametrize("phase", list(Phase))
@@ -133,13 +136,18 @@ def test_before_anything_is_enforced_admission_is_no_news(cli: Cli) -> None:
         ("PreflightPassed", "False", "PreflightFailed", "mend what the message names"),
         ("Accepted", "True", "SelectorPending", "`kubectl precision retry fleet -n default`"),
         ("Accepted", "False", "FleetTooLarge", "divide the fleet among several policies"),
-        ("PendingRevision", "True", "TemplateChanged", "kubectl -n default rollout undo KIND/NAME"),
+        (
+            "PendingRevision",
+            "True",
+            "TemplateChanged",
+            "get replicasets,controllerrevisions -l fleet=test",
+        ),
         ("CapacityLost", "True", "ReplacementPending", "get events --field-selector=reason=FailedScheduling"),
         ("Blocked", "True", "NodeUnreachable", "`kubectl -n default get nodes`"),
         ("Blocked", "True", "ForeignFinalizer", "FINALIZERS:.metadata.finalizers"),
         ("Blocked", "True", "NotTerminated", "ends with a reboot of its node"),
         ("WritesAccepted", "False", "DisruptionBudget", "`kubectl precision rollback fleet --emergency -n default`"),
-        ("KindsSupported", "False", "UnsupportedKind", "kubectl -n default get pods -o"),
+        ("KindsSupported", "False", "UnsupportedKind", "kubectl -n default get pods -l fleet=test -o"),
         ("Progressing", "True", "Blocked", "no deadline is about them"),
     ],
 )
@@ -150,6 +158,22 @@ def test_a_condition_that_needs_a_person_is_explained(
     text = " ".join(cli("explain").split())
     assert f"{reason}: " in text
     assert words in text
+
+
+@pytest.mark.parametrize("selector", ["fleet=test", ""])
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason.steps])
+def test_every_command_of_every_step_can_be_pasted(reason: Reason, selector: str) -> None:
+    def kubectl(*words: str) -> str:
+        return shlex.join(("kubectl", "-n", "default", *words))
+
+    def plugin(*words: str) -> str:
+        return shlex.join(("kubectl", "precision", *words, "-n", "default"))
+
+    for step in reason.steps:
+        text = whole(step, name="fleet", missing="fix", kubectl=kubectl, plugin=plugin, selector=selector)
+        assert not re.search(r"[!{]|kubectl", re.sub(r"`[^`]*`", "", text)), f"a command that cannot be seen: {text}"
+        for command in re.findall(r"`(kubectl[^`]*)`", text):
+            check_pasted(command)
 
 
 def test_setting_of_a_pending_change_is_a_line_that_can_be_pasted(cli: Cli) -> None:

@@ -109,7 +109,16 @@ def whole_step(step: str, session: "Session", target: "Target") -> str:
 
     given = acknowledged(target.policy.annotations, transition_id=target.status.transition_id)
     missing = " ".join(item for item in target.policy.spec.reenable.prerequisites if item not in given)
-    return whole(step, name=target.policy.name, missing=missing, kubectl=session.kubectl, plugin=session.plugin)
+    policy, state = target.policy, target.state
+    selector = state.selector if state.holds and not state.selector.empty else policy.spec.selector
+    return whole(
+        step,
+        name=policy.name,
+        missing=missing,
+        kubectl=session.kubectl,
+        plugin=session.plugin,
+        selector=selector.query,
+    )
 
 
 def _reasons(target: "Target") -> Iterable[tuple[str, str]]:

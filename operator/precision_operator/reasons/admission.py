@@ -34,7 +34,8 @@ ADMISSION_NOT_CONFIRMED = (
     "AdmissionNotConfirmed",
     ATTENTION,
     "it could not be confirmed that every API server knows the newest assignment; no pod is deleted before that",
-    "see whether the operator reaches each API server: its log, `!kubectl get endpointslices -n default`",
+    "see whether the operator reaches each API server: its log, `!kubectl get endpointslices --all-namespaces "
+    "--field-selector=metadata.name=kubernetes`",
 )
 ADMISSION_BEHIND = (
     "AdmissionBehind",
@@ -92,7 +93,7 @@ UNSUPPORTED_KIND = (
     ATTENTION,
     "spec.selector matches pods whose controller is of no supported kind (docs/reference/kinds.md): their new pods get "
     "the assigned mode, and running ones are left alone",
-    "see who owns them: `!kubectl get pods "
+    "see who owns them: `!kubectl get pods {of} "
     "-o custom-columns=POD:.metadata.name,KIND:.metadata.ownerReferences[*].kind,"
     "OWNER:.metadata.ownerReferences[*].name`",
     "restart them as their own controller wants it, to bring them into the assigned mode; or narrow spec.selector",

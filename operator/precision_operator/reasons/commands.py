@@ -14,7 +14,8 @@ HALTED = (
     "Halted",
     DECISION,
     "somebody halted the operator on the whole cluster: nothing is moved, judged or watched, forward or back",
-    "ask who halted it; go on: `kubectl delete configmap precision-halt` in the operator's namespace",
+    "ask who halted it; go on: `!kubectl delete configmaps --all-namespaces "
+    "--field-selector=metadata.name=precision-halt`",
 )
 OBSERVING = (
     "Observing",
@@ -74,7 +75,7 @@ DRILL_FAILED = (
     "DrillFailed",
     ATTENTION,
     "not every workload of a drill reported the fallback before the deadline of a P0; a rollback would not have either",
-    "see why they do not answer: `!get {name}`, `!kubectl logs`",
+    "see why they do not answer: `!get {name}`, `!kubectl logs {of} --tail=50`",
     "then rehearse again: `!drill {name}`",
 )
 DRILL_PREEMPTED = (

@@ -24,7 +24,7 @@ NO_PODS = (
     "NoPods",
     ATTENTION,
     "the workload has no pods to judge",
-    "kubectl get pods, kubectl describe: why do they not run?",
+    "why do they not run? `!kubectl describe pods {of}`",
 )
 NO_DATA = (
     "NoData",
@@ -55,7 +55,8 @@ EVALUATION_LATE = (
     "EvaluationLate",
     ATTENTION,
     "the newest evaluation is too old to decide by",
-    "see whether the operator lacks CPU: `kubectl top pods` in its namespace",
+    "see whether the operator lacks CPU: `!kubectl top pods --all-namespaces "
+    "-l app.kubernetes.io/part-of=genesis-precision`",
 )
 QUERY_INVALID = (
     "QueryInvalid",

@@ -1,6 +1,6 @@
 """The operator itself: its files, its lease, its connections, its faults."""
 
-from precision_operator.reasons.row import ATTENTION, DECISION, NORMAL, READ_LOG, WAITING
+from precision_operator.reasons.row import ATTENTION, DECISION, NORMAL, OPERATOR_PODS, READ_LOG, WAITING
 
 OPERATOR_ERROR = ("OperatorError", ATTENTION, "the operator cannot go on with this", READ_LOG)
 CONFIGURATION_INVALID = (
@@ -25,7 +25,7 @@ NEWER_VERSION = (
     "NewerVersion",
     ATTENTION,
     "a newer operator wrote the state: this one writes nothing",
-    "end the older operator, or finish the upgrade: `kubectl get pods` in its namespace shows each version",
+    f"end the older operator, or finish the upgrade: `{OPERATOR_PODS} -L app.kubernetes.io/version`",
 )
 INTERNAL_ERROR = (
     "InternalError",

@@ -61,7 +61,8 @@ NO_STAGING_NODES = (
     "NoStagingNodes",
     ATTENTION,
     "strategy.canary.by is NodeLabel, and no workload runs on labelled nodes alone",
-    "label nodes: `!kubectl label node NODE fp16=enabled`; the operator needs rbac.nodes of the chart to read them",
+    "label nodes as strategy.canary.nodeLabel says: `!kubectl get nodes --show-labels`",
+    "the operator needs rbac.nodes of the chart to read them",
 )
 PODS_INDIVISIBLE = (
     "PodsIndivisible",

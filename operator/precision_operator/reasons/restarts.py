@@ -2,7 +2,7 @@
 
 from precision_operator.reasons.row import ATTENTION, LOOK_AT_PODS, NORMAL
 
-_WHERE = "see which pods, and where they run: `!kubectl get pods -o wide`"
+_WHERE = "see which pods, and where they run: `!kubectl get pods {of} -o wide`"
 _EMERGENCY = "or do not wait: `!rollback {name} --emergency`"
 
 BLOCKED = (
@@ -18,14 +18,14 @@ NODE_UNREACHABLE = (
     "a node does not answer, so that what runs on it cannot be ended from here; no deadline is about its pods",
     "see which nodes do not answer: `!kubectl get nodes`",
     _WHERE,
-    "bring the node back, or power it off and then delete its object: `!kubectl delete node NODE`",
+    "bring the node back, or power it off and then delete its object",
     "do not delete the object of a node that may still run: its processes may still write checkpoints",
 )
 FOREIGN_FINALIZER = (
     "ForeignFinalizer",
     ATTENTION,
     "another program's finalizer keeps pods that should be gone; no deadline is about them",
-    "see which: `!kubectl get pods "
+    "see which: `!kubectl get pods {of} "
     "-o custom-columns=POD:.metadata.name,DELETED:.metadata.deletionTimestamp,FINALIZERS:.metadata.finalizers`",
     "ask whoever runs that program; take its finalizer away by hand only where the program is gone",
 )
@@ -34,7 +34,7 @@ NOT_TERMINATED = (
     ATTENTION,
     "a node that answers has not ended pods that were deleted with a grace of one second, half a minute ago",
     _WHERE,
-    "look at their events, and at the kubelet and the container runtime of that node: `!kubectl describe pods`",
+    "look at their events, and at the kubelet and the container runtime of that node: `!kubectl describe pods {of}`",
     "a process that waits for storage or for a device ends with a reboot of its node; deleting the pod by --force "
     "would only hide it",
 )
@@ -43,7 +43,7 @@ TEMPLATE_CHANGED = (
     ATTENTION,
     "a change of the pod template has not reached the running pods; a restart would bring it in, so there is none",
     "see which workloads: `!get {name}`",
-    "roll the change out, or take it back: `!kubectl rollout status KIND/NAME`, `!kubectl rollout undo KIND/NAME`",
+    "see their revisions: `!kubectl get replicasets,controllerrevisions {of}`; roll the newest out, or take it back",
     "or let an emergency bring it in: `!kubectl patch precisionpolicy {name} --type=merge "
     '-p={"spec":{"rollback":{"onPendingRevision":"Restart"}}}`',
 )
@@ -53,7 +53,7 @@ REPLACEMENT_PENDING = (
     "a replacement finds no place though its old pod is gone: that capacity is lost, and nothing that can wait is "
     "restarted",
     "see why: `!kubectl get events --field-selector=reason=FailedScheduling`, and which pods: "
-    "`!kubectl get pods --field-selector=status.phase=Pending`",
+    "`!kubectl get pods {of} --field-selector=status.phase=Pending`",
     "give them room: nodes, devices, quota, volumes; restarts go on by themselves then",
 )
 DISRUPTION_BUDGET = (

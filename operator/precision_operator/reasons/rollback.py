@@ -163,6 +163,6 @@ ROLLBACK_ESCALATED = (
     "RollbackEscalated",
     ATTENTION,
     "the workloads that did not acknowledge are restarted",
-    "see why they do not answer: `!get {name}`, `!kubectl logs`",
+    "see why they do not answer: `!get {name}`, `!kubectl logs {of} --tail=50`",
 )
 INVESTIGATION_CHECKS = ("InvestigationChecks", NORMAL, "what is known of the causes of slow training")

@@ -25,7 +25,7 @@ class ReasonSeverity(StrEnum):
 STUCK, ATTENTION, DECISION, WAITING, NORMAL = ReasonSeverity
 
 
-LOOK_AT_PODS = "look at the pods named above: kubectl describe, kubectl logs"
+LOOK_AT_PODS = "look at the pods named above: `!kubectl describe pods {of}`, `!kubectl logs {of} --tail=50`"
 CHECK_SCRAPE = (
     "check that Prometheus scrapes the trainers' port 9400 and attaches the labels namespace and pod (docs/contract.md)"
 )
@@ -34,4 +34,5 @@ AFTER_BREACH = (
     "see what must be acknowledged before a retry: `!ack {name}`",
     "then start again: `!retry {name}`",
 )
-READ_LOG = "read the operator's log: `kubectl logs` of its pods, in its namespace"
+OPERATOR_PODS = "!kubectl get pods --all-namespaces -l app.kubernetes.io/part-of=genesis-precision"
+READ_LOG = f"read the operator's log, in its namespace: `{OPERATOR_PODS}` shows its pods"

@@ -49,7 +49,7 @@ def test_without_a_workload_on_labelled_nodes_nothing_begins() -> None:
     world.run(3)
     found = condition(world, "Progressing")
     assert (world.state.phase, found.reason) == (Phase.PENDING, "NoStagingNodes")
-    assert "kubectl label node NODE fp16=enabled" in found.message
+    assert "with fp16=enabled alone: label some of `kubectl get nodes --show-labels`" in found.message
 
 
 def test_a_workload_with_a_pod_elsewhere_is_not_of_the_labelled_ones() -> None:

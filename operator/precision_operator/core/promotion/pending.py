@@ -141,7 +141,7 @@ def _missing(facts: Facts) -> Cause | None:
         )
     if facts.places.staged is not None and not facts.places.staged:
         label = facts.spec.staging.node_label
-        text = f"no workload runs on nodes with {label} alone: kubectl label node NODE {label}"
+        text = f"no workload runs on nodes with {label} alone: label some of `kubectl get nodes --show-labels`"
         return Cause(Reason.NO_STAGING_NODES, f"{text}, or set strategy.canary.by: Share")
     waits = facts.admission_waits or facts.advance_waits
     if waits is not None:
