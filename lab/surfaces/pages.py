@@ -229,6 +229,7 @@ WALKS = (
         before={"kubectl precision lint": _fleet_file, "kubectl patch precisionpolicy": _hurry},
     ),
     Walk("docs/onboarding.md", begin=_healthy),
+    Walk("docs/gain.md", begin=_healthy),
     Walk("docs/troubleshooting.md"),
     Walk("docs/gitops.md", before={"kubectl patch configmap argocd-cm": _argocd}),
     Walk("docs/safety.md"),
