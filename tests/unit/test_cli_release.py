@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +44,9 @@ def test_a_fleet_whose_policy_went_in_mid_rollback_is_held_whole_until_the_opera
     text = cli("holds", "-A")
     assert "the whole fleet" in text
     assert "the operator, once its rollback is finished" in text
+    page = (Path(__file__).parents[2] / "docs" / "install.md").read_text()
+    (awaited,) = re.findall(r"^while kubectl precision holds -A \| grep '(.+)'; do", page, re.MULTILINE)
+    assert awaited in text, "what the page waits for"
     assert cli.json("holds")[0]["wholeFleet"] is True
 
 
