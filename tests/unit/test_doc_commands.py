@@ -1,5 +1,6 @@
 """The commands and policies that pages show are sound, and each block of commands says what runs it."""
 
+import argparse
 import re
 import shlex
 
@@ -95,6 +96,21 @@ def test_a_command_of_the_plugin_can_be_given(words: list[str]) -> None:
     given = words[2:]
     if given != ["--help"]:
         assert parser(given).parse_args(given).run
+
+
+def test_the_table_of_verbs_has_each_verb_with_the_flags_of_its_parser() -> None:
+    page = (paths.ROOT / "docs" / "reference" / "cli.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \| ", page.partition("| verb | what it does")[2].partition("\n## ")[0], re.MULTILINE)
+    shown = {words.split()[0]: words for row in rows for words in re.findall(r"`([^`]+)`", row)}
+    assert shown.keys() == VERBS
+    elsewhere = {"-h", "-n", "--context", "--kubeconfig", "-o", "--dry-run", "--queries", "--bearer-token-file"}
+    (verbs,) = (action.choices for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    for verb in VERBS - {"incident", "replay", "backtest"}:  # whose flags the table leaves to their --help
+        flags = [action.option_strings for action in verbs[verb]._actions if action.option_strings]
+        named = set(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", shown[verb]))
+        assert named <= {flag for names in flags for flag in names}, verb
+        missing = [names for names in flags if not {*names} & (named | elsewhere)]
+        assert not missing, f"{verb}: {missing}"
 
 
 @pytest.mark.parametrize("words", commands("make"), ids=" ".join)
