@@ -42,7 +42,12 @@ class MessageKind(StrEnum):
         return cls._value2member_map_.get(word)  # type: ignore[return-value]
 
     # Of an incident, kept in it.
-    NOTICE = ("Notice", Tone.FAILURE, "a rollback was decided", "incident show -n {namespace} {incident}")
+    NOTICE = (
+        "Notice",
+        Tone.FAILURE,
+        "a rollback was decided, or has become graver or more urgent",
+        "incident show -n {namespace} {incident}",
+    )
     ESCALATION = (
         "Escalation",
         Tone.WARNING,

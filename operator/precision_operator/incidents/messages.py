@@ -1,5 +1,7 @@
 """The messages of a rollback, its escalation and its verification. What was not measured is said to be unknown."""
 
+from dataclasses import replace
+
 from precision_operator.api.canary import OnNoDifference
 from precision_operator.api.choices import Severity, Strategy
 from precision_operator.api.incident import Scope, predicted_late_seconds
@@ -15,7 +17,7 @@ from precision_operator.incidents.wording import Wording, expected, lasted, list
 
 
 def notice(report: Report, seen: RecordedPass, wording: Wording, *, now: float, before: Evaluation | None) -> Message:
-    """The first message: what happened, what is being done, until when, and what it is going to cost.
+    """The first message, and each one after it has grown: what happened, what is done, until when, and what it will cost.
 
     Args:
         report: of the incident.
@@ -45,7 +47,8 @@ def notice(report: Report, seen: RecordedPass, wording: Wording, *, now: float, 
     }
     if by_canary:
         fields["workloads"] = f"a canary ({names(list(map(name_of, seen.decision.state.canary)))})"
-    return message(MessageKind.NOTICE, fields, wording, now=now)
+    told = message(MessageKind.NOTICE, fields, wording, now=now)
+    return replace(told, severity=report.severity, strategy=strategy)
 
 
 _LABELS = {Strategy.GRADUAL: "Gradual Rollback", Strategy.CANARY: "Rollback Canary"}

@@ -6,7 +6,8 @@ from precision_operator.api.policy import PolicyKey
 from precision_operator.api.wire import mapping, text
 from precision_operator.errors import Conflict, NotFound
 from precision_operator.incidents.document import PHASE_LABEL, from_body, to_body
-from precision_operator.incidents.report import IncidentPhase, Report, close
+from precision_operator.incidents.passes import close
+from precision_operator.incidents.report import IncidentPhase, Report
 from precision_operator.kube.port import ASSIGNMENTS, INCIDENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.reasons import Reason
 from precision_operator.replay.codec import RecordingError

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from precision_operator.api.messages import MessageKind
 from precision_operator.core.model import Evaluation
 from precision_operator.core.observer import RecordedPass
+from precision_operator.core.rollback.whole import URGENCY
 from precision_operator.incidents.checklist import verify
 from precision_operator.incidents.messages import (
     all_clear,
@@ -16,7 +17,8 @@ from precision_operator.incidents.messages import (
     unresolved,
     verification_failed,
 )
-from precision_operator.incidents.report import CheckResult, IncidentPhase, Message, Milestone, Report, Windows, close
+from precision_operator.incidents.passes import close
+from precision_operator.incidents.report import CheckResult, IncidentPhase, Message, Milestone, Report, Windows
 from precision_operator.incidents.wording import Wording
 from precision_operator.replay.recording import Recording
 
@@ -38,7 +40,7 @@ def ripen(report: Report, seen: RecordedPass, pace: TrainingPace, *, now: float,
     report = replace(report, checklist=verify(report, seen, pace.windows, now=now))
     namespace, windows = seen.policy.namespace, pace.windows
     after = seen.observation.evaluation
-    if not report.said("Notice"):
+    if _is_news(report, seen):
         report = _say(report, notice(report, seen, pace.wording, now=now, before=first))
     if report.phase is IncidentPhase.ACTIVE:
         due = sum(now - _asked_at(report, seen) >= seconds for seconds in pace.wording.escalate_after_seconds)
@@ -60,6 +62,18 @@ def ripen(report: Report, seen: RecordedPass, pace: TrainingPace, *, now: float,
         what = Milestone.VERIFICATION_FAILED if failed else Milestone.VERIFIED
         report = close(report, what, ", ".join(failed) or "no check has failed", now=now)
     return report
+
+
+def _is_news(report: Report, seen: RecordedPass) -> bool:
+    """Nobody was told of it, or not of what it has become: graver or, while it is under way, more urgent."""
+    told, incident = [m for m in report.messages if m.kind == MessageKind.NOTICE], seen.decision.state.incident
+    if not told:
+        return True
+    severity, strategy = told[-1].severity, told[-1].strategy
+    if incident is None or severity is None or strategy is None:
+        return False
+    hastened = URGENCY.index(incident.strategy) > URGENCY.index(strategy)
+    return incident.severity < severity or (hastened and report.phase is IncidentPhase.ACTIVE)
 
 
 def _asked_at(report: Report, seen: RecordedPass) -> float:

@@ -21,9 +21,10 @@ from precision_operator.incidents.cost import ORIGIN, STEP, Cost, rolled_back, w
 from precision_operator.incidents.evidence import series_of
 from precision_operator.incidents.notifier import Notifier
 from precision_operator.incidents.orphans import Orphans, ended
+from precision_operator.incidents.passes import carry_on, retried
 from precision_operator.incidents.progress import TrainingPace, first_reading, next_due, ripen, worth_keeping
 from precision_operator.incidents.questions import answer
-from precision_operator.incidents.report import IncidentPhase, Report, Windows, carry_on, retried
+from precision_operator.incidents.report import IncidentPhase, Report, Windows
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.incidents.track import Case, Track
 from precision_operator.incidents.wording import Wording

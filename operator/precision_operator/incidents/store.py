@@ -10,7 +10,8 @@ from precision_operator.errors import Conflict, Forbidden, NotFound
 from precision_operator.incidents.cost import opened
 from precision_operator.incidents.document import from_body, name_for, name_of, to_body
 from precision_operator.incidents.mitigation import with_windows
-from precision_operator.incidents.report import IncidentPhase, Recorded, Report, extended, open_report, stamp
+from precision_operator.incidents.passes import extended, open_report
+from precision_operator.incidents.report import IncidentPhase, Recorded, Report, stamp
 from precision_operator.incidents.retention import Retention
 from precision_operator.incidents.track import Case
 from precision_operator.kube.port import INCIDENTS, JsonObject, KubeApi

@@ -18,7 +18,8 @@ from precision_operator.incidents.collector import EvidenceCollector
 from precision_operator.incidents.document import from_body
 from precision_operator.incidents.investigator import Investigator
 from precision_operator.incidents.mitigation import with_windows
-from precision_operator.incidents.report import IncidentKind, IncidentPhase, Report, open_report
+from precision_operator.incidents.passes import open_report
+from precision_operator.incidents.report import IncidentKind, IncidentPhase, Report
 from precision_operator.incidents.slowness import CHECKS, say
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.kube.events import EventRecorder

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from precision_operator.api.choices import Strategy
+from precision_operator.api.choices import Severity, Strategy
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
+from precision_operator.api.wire import mapping
 from precision_operator.api.workload import name_of as workload_name
 from precision_operator.errors import Forbidden
+from precision_operator.incidents.document import SEVERITY_LABEL
 from precision_operator.incidents.notifier import PROMPT_TRIES
-from precision_operator.incidents.report import (
-    IncidentPhase,
-)
+from precision_operator.incidents.report import IncidentPhase
 from precision_operator.incidents.reporter import PAST_SECONDS
 from precision_operator.kube.port import INCIDENTS, JsonObject, Resource
 from precision_operator.replay.recording import unpack
@@ -221,3 +221,71 @@ async def test_a_rollback_that_hangs_is_escalated_twice() -> None:
         *(("executive", "Escalation"), ("ml-lead", "Escalation"), ("on-call", "Escalation")),
     ]
     assert [m.subject.rpartition(" after ")[2] for m in stage.report.messages[1:]] == ["15.0 min", "30.0 min"]
+
+
+async def mild(**rollback: object) -> Stage:
+    """A fleet of which a gradual rollback has begun, and was told of."""
+    stage = await promoted(rollback={**QUICK, **rollback})
+    stage.world.bad = dict.fromkeys(stage.world.workloads, MILD)
+    while stage.world.state.phase is not Phase.ROLLING_BACK:
+        await stage.passes(1)
+    return stage
+
+
+GRAVER = {"hot-3": {Signal.NON_FINITE: 3.0}}
+
+
+async def test_a_rollback_that_becomes_graver_is_told_of_again_and_so_its_object_says() -> None:
+    stage = await mild()
+    known = stage.report
+    assert (known.severity, known.reason) == (Severity.P2, "OverflowRateHigh")
+    stage.world.bad = {**stage.world.bad, **GRAVER}
+    await stage.passes(3)
+    assert [m.subject for m in stage.report.messages if m.kind == "Notice"] == [
+        "[P2] ns/fleet: Gradual Rollback: OverflowRateHigh",
+        "[P0] ns/fleet: Action Required: LossNotFinite",
+    ]
+    assert stage.delivered == [("on-call", "Notice")] * 2
+    assert (stage.report.id, stage.report.severity, stage.report.reason) == (known.id, Severity.P0, "LossNotFinite")
+    assert "nonFinite" in stage.report.message
+    assert set(stage.report.workloads) == {"hot-0", "hot-1", "hot-2", "hot-3"}
+    (body,) = (body for (plural, *_), body in stage.kube.objects.items() if plural == INCIDENTS.plural)
+    assert mapping(mapping(body["metadata"]).get("labels")).get(SEVERITY_LABEL) == "P0"
+    stage.world.bad = {}
+    await stage.passes(60, 60.0)
+    assert [kind for _, kind in stage.delivered] == ["Notice", "Notice", "AllClear"]
+
+
+async def test_a_new_leader_tells_that_a_rollback_became_graver_meanwhile_and_once() -> None:
+    stage = await mild()
+    await stage.passes(2)
+    assert [m.delivered for m in stage.report.messages] == [("on-call",)]
+    stage.world.bad = {**stage.world.bad, **GRAVER}
+    stage.world.step(15.0)
+    for _ in range(2):
+        stage.reporter = stage.hired()
+        await stage.passes(10)
+    assert stage.delivered == [("on-call", "Notice")] * 2
+    assert [m.severity for m in stage.report.messages if m.kind == "Notice"] == [Severity.P2, Severity.P0]
+
+
+async def test_a_rollback_that_is_hastened_is_told_of_again() -> None:
+    stage = await mild()
+    spec = stage.world.policy.spec
+    strategies = {**spec.rollback.strategies, Severity.P2: Strategy.EMERGENCY}
+    hastened = replace(spec, rollback=replace(spec.rollback, strategies=strategies))
+    stage.world.policy = replace(stage.world.policy, spec=hastened)
+    await stage.passes(1)
+    assert stage.delivered == [("on-call", "Notice")] * 2
+    assert "Gradual" not in stage.report.messages[-1].subject
+
+
+async def test_a_graver_workload_that_joins_an_incident_is_told_of() -> None:
+    stage = await promoted(rollback={**QUICK, "fleetShare": 1.0, "fleetMinimum": 4})
+    stage.breach("hot-1")
+    await stage.unacted(2)
+    assert stage.report.severity is Severity.P1
+    stage.world.bad = {"hot-1": {Signal.OVERFLOW: 0.9}, "hot-2": {Signal.NON_FINITE: 3.0}}
+    await stage.unacted(2)
+    assert (stage.report.severity, set(stage.report.workloads)) == (Severity.P0, {"hot-1", "hot-2"})
+    assert [m.subject.partition("]")[0] for m in stage.report.messages] == ["[P1", "[P0"]

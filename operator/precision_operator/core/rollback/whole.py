@@ -25,7 +25,8 @@ from precision_operator.core.rollback.retry import reenabled
 from precision_operator.core.rollback.triggers import Trigger, find_trigger
 from precision_operator.reasons import Reason
 
-_URGENCY = (Strategy.HOLD, Strategy.CANARY, Strategy.GRADUAL, Strategy.EMERGENCY)
+URGENCY = (Strategy.HOLD, Strategy.CANARY, Strategy.GRADUAL, Strategy.EMERGENCY)
+"""Strategies, the most urgent last: within an incident it only rises."""
 
 
 def new_incident(facts: Facts, trigger: Trigger, *, canary: bool = False) -> Incident:
@@ -60,7 +61,7 @@ def joined(before: Incident, incident: Incident) -> Incident:
     return replace(
         before,
         severity=graver.severity,
-        strategy=max(before.strategy, incident.strategy, key=_URGENCY.index),
+        strategy=max(before.strategy, incident.strategy, key=URGENCY.index),
         reason=graver.reason,
         message=graver.message,
         workloads=tuple(sorted({*before.workloads, *incident.workloads}))[:NAMES_LIMIT],
@@ -119,7 +120,7 @@ def _raise(facts: Facts, incident: Incident, trigger: Trigger | None) -> tuple[I
     if trigger is None:
         return incident, ()
     severity = min(trigger.severity, incident.severity)
-    strategy = max(trigger.strategy, incident.strategy, key=_URGENCY.index)
+    strategy = max(trigger.strategy, incident.strategy, key=URGENCY.index)
     if severity is incident.severity and strategy is incident.strategy:
         return incident, ()
     if severity is incident.severity:
