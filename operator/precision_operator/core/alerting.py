@@ -26,17 +26,17 @@ _LEAVE_SHARE = 1.1
 
 def alerts(facts: Facts) -> tuple[Failing, ...]:
     """P3 breaches that have stood for long enough, the longest first."""
-    found = [
-        f
-        for f in facts.failing
-        if f.severity is Severity.P3
-        and facts.stood_seconds(f.since) >= facts.spec.criterion(f.signal).alert_after_seconds
-    ]
+    found = [f for f in facts.failing if f.severity is Severity.P3 and _alerted_seconds(facts, f) >= 0]
     return tuple(sorted(found, key=lambda f: (f.since, f.signal, f.name)))
 
 
+def _alerted_seconds(facts: Facts, failing: Failing) -> float:
+    """How long people have been alerted of it."""
+    return facts.stood_seconds(failing.since) - facts.spec.criterion(failing.signal).alert_after_seconds
+
+
 def alerting(facts: Facts) -> Condition:
-    """The condition; its text names no value, so that a steady alert costs no write."""
+    """The condition; the reason is of the newest alert. Its text names no value, so that a steady one costs no write."""
     found = alerts(facts)
     if not found:
         return Condition(ALERTING, "False", Reason.NOTHING_TO_TELL, "")
@@ -46,7 +46,8 @@ def alerting(facts: Facts) -> Condition:
         who = names([f.name for f in found if f.signal is signal and f.key]) or "workloads without data"
         texts.append(f"{signal} beyond {level:g} for {seconds:g} s or longer in {who}")
     text = f"{'; '.join(texts)}: nothing is promoted, nothing rolled back"
-    return Condition(ALERTING, "True", _reason(found[0].signal), text)
+    newest = min(found, key=lambda f: _alerted_seconds(facts, f))
+    return Condition(ALERTING, "True", _reason(newest.signal), text)
 
 
 def expected_speed(spec: PolicySpec, state: State) -> float:

@@ -19,17 +19,14 @@ from precision_operator.api.messages import MessageKind, Notified, Tone
 from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import HeldWorkload, Phase, State
+from precision_operator.core.calling import DRILL_SECONDS, NO_DATA_SECONDS, SETTLE_SECONDS, calls
 from precision_operator.core.decide import decide
 from precision_operator.core.notifying import (
-    DRILL_SECONDS,
     ESCALATE_SECONDS,
     HOUR_SECONDS,
     KEPT,
     MOST_AN_HOUR,
-    NO_DATA_SECONDS,
     QUIET_SECONDS,
-    SETTLE_SECONDS,
-    calls,
     owed,
     remembered,
 )
@@ -194,6 +191,34 @@ def test_what_comes_and_goes_is_told_of_once_in_ten_minutes() -> None:
         ]
     assert [(b.at - a.at) >= QUIET_SECONDS for a, b in pairwise(told)] == [True] * (len(told) - 1)
     assert len(told) == HOUR_SECONDS / QUIET_SECONDS
+
+
+@pytest.mark.parametrize("kind", ["Blocked", "WritesAccepted"])
+def test_another_reason_of_what_stands_is_told_of_and_none_of_them_twice(kind: str) -> None:
+    status, now = {"Blocked": "True", "WritesAccepted": "False"}[kind], NOW + SETTLE_SECONDS
+    told: list[Notified] = []
+    for reason in ("NodeUnreachable", "ForeignFinalizer", "NodeUnreachable", "ForeignFinalizer"):
+        now += QUIET_SECONDS
+        state = State(conditions=(condition(kind, status, reason),))
+        found = [entry for entry in owed(state, told, now) if entry.level == 0]
+        told += [entry.notified(now) for entry in found if entry.due_at <= now]
+    assert [entry.occasion.partition("-")[2] for entry in told] == ["NodeUnreachable", "ForeignFinalizer"]
+
+
+def test_a_second_alert_beside_one_that_stands_is_told_of() -> None:
+    world, drifts = promoted(), {Signal.DIVERGENCE: 0.12}
+    both = {**drifts, Signal.MEMORY: 0.85}
+    world.bad = dict.fromkeys(world.workloads, drifts)
+    told: list[Notified] = []
+    reasons: list[str] = []
+    for _ in range(100):
+        world.step(60.0)
+        if "LossDiverging" in reasons:
+            world.bad = dict.fromkeys(world.workloads, both)
+        due = [entry for entry in owed(world.state, told, world.now) if entry.due_at <= world.now]
+        told += [entry.notified(world.now) for entry in due]
+        reasons += [entry.call.reason for entry in due if entry.call.condition == "Alerting"]
+    assert reasons == ["LossDiverging", "MemoryRatioHigh"]
 
 
 def flood(now: float) -> State:

@@ -1,0 +1,240 @@
+"""What calls for a person: found in a state, whatever was told of it before."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from precision_operator.api.canary import CanaryVerdict
+from precision_operator.api.conditions import Condition
+from precision_operator.api.drill import DrillResult
+from precision_operator.api.incident import predicted_late_seconds
+from precision_operator.api.messages import MessageKind
+from precision_operator.api.mitigation import Mitigation, MitigationResult
+from precision_operator.api.state import Phase, State
+from precision_operator.api.text import bounded
+from precision_operator.core.rollback.drill import due, passed_at
+from precision_operator.reasons import Reason
+
+SETTLE_SECONDS: Final = 300.0
+"""How long a condition must be bad news, for what may pass by itself."""
+NO_DATA_SECONDS: Final = 900.0
+RECENT_SECONDS: Final = 3600.0
+"""What ended longer ago is no news any more."""
+DRILL_SECONDS: Final = 7 * 86400.0
+
+_ATTENTION = {
+    "Accepted": "False",
+    "AdmissionEnforced": "False",
+    "FailSafe": "False",
+    "WritesAccepted": "False",
+    "InjectionRefused": "True",
+    "KindsSupported": "False",
+    "Alerting": "True",
+    "PendingRevision": "True",
+    "CapacityLost": "True",
+}
+"""Condition → the status in which it is bad news; the others have a kind of their own."""
+_WAITED_FOR = ("PendingRevision", "CapacityLost", "WritesAccepted")
+"""Those of them that keep a rollback from its end: told of at once while there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Something that a person should know of, or decide."""
+
+    kind: MessageKind
+    occasion: str
+    """Which time it is: steady while it stands, another when it comes again."""
+    since: float
+    """Since when it stands; seconds since the epoch."""
+    reason: str
+    condition: str = ""
+    """The type of the condition that says so, if one does."""
+
+    @property
+    def topic(self) -> str:
+        """What is told once in a while, however often it comes and goes."""
+        return f"{self.kind}/{self.condition}" if self.kind in _BY_CONDITION else str(self.kind)
+
+
+_BY_CONDITION = (MessageKind.ATTENTION, MessageKind.ROLLBACK_WAITING, MessageKind.WORKLOAD_BLOCKED)
+
+
+def calls(state: State, now: float) -> tuple[Call, ...]:
+    """All that stands now, each once, in the order of the table."""
+    return tuple(call for find in _TABLE for call in find(state, now))
+
+
+def _occasion(since: float, *words: object) -> str:
+    return bounded("-".join([f"{since:.0f}", *map(str, words)]), 64)
+
+
+def _conditions(state: State) -> dict[str, Condition]:
+    return {condition.type: condition for condition in state.conditions}
+
+
+def _standing(state: State, kind: str, status: str) -> Condition | None:
+    found = _conditions(state).get(kind)
+    return found if found is not None and found.status == status else None
+
+
+def _by_condition(kind: MessageKind, condition: Condition) -> Call:
+    since = condition.last_transition_time
+    # Another reason is other news, though the condition has stood all the time.
+    return Call(kind, _occasion(since, condition.reason), since, condition.reason, condition.type)
+
+
+def _rolling(state: State) -> bool:
+    return state.phase is Phase.ROLLING_BACK or state.alone
+
+
+def _rollback_waiting(state: State, now: float) -> Iterable[Call]:
+    statuses = ((kind, _ATTENTION[kind]) for kind in _WAITED_FOR)
+    found = (_standing(state, kind, status) for kind, status in statuses) if state.phase is Phase.ROLLING_BACK else ()
+    return (_by_condition(MessageKind.ROLLBACK_WAITING, condition) for condition in found if condition is not None)
+
+
+def _deadline_at_risk(state: State, now: float) -> Iterable[Call]:
+    incident = state.incident
+    if incident is not None and _rolling(state) and predicted_late_seconds(incident) > 0:
+        since = incident.expedited_at or incident.decided_at
+        yield Call(MessageKind.DEADLINE_AT_RISK, _occasion(since), since, Reason.DEADLINE_UNREACHABLE)
+
+
+def _unresponsive(state: State, now: float) -> Iterable[Call]:
+    incident = state.incident
+    if incident is not None and incident.escalated and incident.last_ack_at is None and state.returning:
+        since = incident.decided_at
+        yield Call(MessageKind.UNRESPONSIVE, _occasion(since), since, Reason.ROLLBACK_ESCALATED)
+
+
+def _blocked(state: State, now: float) -> Iterable[Call]:
+    found = (_standing(state, kind, "True") for kind in ("Blocked", "Stuck"))
+    return (_by_condition(MessageKind.WORKLOAD_BLOCKED, condition) for condition in found if condition is not None)
+
+
+def _weights(state: State, now: float) -> Iterable[Call]:
+    found = _standing(state, "WeightsSuspect", "True")
+    return (_by_condition(MessageKind.WEIGHTS_SUSPECT, found),) if found is not None else ()
+
+
+def _canary_held(state: State, now: float) -> Iterable[Call]:
+    comparison = state.comparison
+    if state.by_canary and comparison is not None and comparison.ended_at is not None and comparison.verdict in _HELD:
+        since = comparison.ended_at
+        yield Call(MessageKind.ROLLBACK_CANARY_HELD, _occasion(since), since, _HELD[comparison.verdict])
+
+
+_HELD = {
+    CanaryVerdict.NO_DIFFERENCE: Reason.CANARY_NO_DIFFERENCE,
+    CanaryVerdict.WORSE: Reason.CANARY_WORSE,
+    CanaryVerdict.INCONCLUSIVE: Reason.CANARY_INCONCLUSIVE,
+}
+
+
+def _approval(state: State, now: float) -> Iterable[Call]:
+    if state.phase is Phase.PAUSED:
+        since = state.phase_since if state.phase_since is not None else now
+        # The step is the same while its evidence wavers, and so is the approval.
+        occasion = f"transition-{state.transition_id}"
+        yield Call(MessageKind.APPROVAL_WANTED, occasion, since, Reason.AWAITING_APPROVAL)
+
+
+def _rollout_held(state: State, now: float) -> Iterable[Call]:
+    found = _standing(state, "Progressing", "False")
+    reason = Reason.known(found.reason) if found is not None else None
+    if found is not None and reason is not None and reason.stuck and state.phase in (Phase.PENDING, Phase.PROGRESSING):
+        occasion = f"transition-{state.transition_id}-{reason}"
+        yield Call(MessageKind.ROLLOUT_HELD, occasion, found.last_transition_time, reason, found.type)
+
+
+def _begun(state: State, now: float) -> Iterable[Call]:
+    windows = [window for window in state.mitigations if window.open]
+    if windows:
+        first = min(windows, key=_order)
+        reason = Reason.MITIGATING if first.rung is not None else Reason.INVESTIGATING
+        occasion = _occasion(first.since, first.signal)
+        yield Call(MessageKind.INVESTIGATION_BEGUN, occasion, first.since, reason)
+
+
+def _over(state: State, now: float) -> Iterable[Call]:
+    if any(window.open for window in state.mitigations):
+        return
+    good = [w for w in state.mitigations if w.result is MitigationResult.MITIGATED]
+    recent = [w for w in good if now - (w.good_since or w.since) < RECENT_SECONDS]
+    if recent:
+        last = max(recent, key=_order)
+        occasion = _occasion(last.since, last.signal)
+        yield Call(MessageKind.INVESTIGATION_OVER, occasion, last.since, Reason.MITIGATED)
+
+
+def _order(window: Mitigation) -> tuple[float, str]:
+    return window.since, window.signal
+
+
+def _no_data(state: State, now: float) -> Iterable[Call]:
+    since = state.no_data_since
+    found = _standing(state, "MetricsAvailable", "False")
+    if since is not None and found is not None and now - since >= NO_DATA_SECONDS:
+        yield Call(MessageKind.METRICS_MISSING, _occasion(since), since, found.reason, found.type)
+
+
+def _attention(state: State, now: float) -> Iterable[Call]:
+    waited_for = _WAITED_FOR if state.phase is Phase.ROLLING_BACK else ()
+    for kind, status in _ATTENTION.items():
+        found = _standing(state, kind, status)
+        settled = found is not None and now - found.last_transition_time >= SETTLE_SECONDS
+        moved = kind != "AdmissionEnforced" or state.enforce
+        if found is not None and settled and moved and kind not in waited_for:
+            yield _by_condition(MessageKind.ATTENTION, found)
+
+
+def _person(reason: Reason, kind: MessageKind) -> Callable[[State, float], Iterable[Call]]:
+    """A fleet that is held, or workloads that were rolled back by themselves: by what they wait for."""
+
+    def find(state: State, now: float) -> Iterable[Call]:
+        found, incident = _conditions(state).get("Progressing"), state.incident
+        if found is None or found.reason != reason:
+            return
+        if state.phase is Phase.HELD:
+            since = state.phase_since if state.phase_since is not None else now
+            yield Call(kind, f"transition-{state.transition_id}", since, reason)
+        elif state.phase is Phase.DEGRADED and state.held and incident is not None and incident.last_ack_at is not None:
+            since = max(held.since for held in state.held)
+            yield Call(kind, _occasion(since), since, reason)
+
+    return find
+
+
+def _drill(state: State, now: float) -> Iterable[Call]:
+    since = state.phase_since
+    if since is not None and now - since >= DRILL_SECONDS and due(state, now):
+        last_at = max(state.incident.decided_at if state.incident is not None else 0.0, passed_at(state) or 0.0)
+        yield Call(MessageKind.DRILL_PROPOSED, _occasion(last_at) if last_at else "never", since, Reason.DRILLING)
+
+
+def _drill_failed(state: State, now: float) -> Iterable[Call]:
+    drill = state.last_drill
+    if drill is not None and drill.result is DrillResult.FAILED and drill.ended_at is not None:
+        yield Call(MessageKind.DRILL_FAILED, _occasion(drill.ended_at), drill.ended_at, Reason.DRILL_FAILED)
+
+
+_TABLE: Final = (
+    _deadline_at_risk,
+    _unresponsive,
+    _weights,
+    _blocked,
+    _rollback_waiting,
+    _canary_held,
+    _approval,
+    _rollout_held,
+    _begun,
+    _over,
+    _no_data,
+    _attention,
+    _person(Reason.AWAITING_PREREQUISITES, MessageKind.ACKNOWLEDGEMENTS_WANTED),
+    _person(Reason.AWAITING_RETRY, MessageKind.RETRY_POSSIBLE),
+    _drill_failed,
+    _drill,
+)
+"""What is found in a state, the most urgent first."""
