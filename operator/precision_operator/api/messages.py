@@ -81,6 +81,13 @@ class MessageKind(StrEnum):
         "status -n {namespace} {name}",
         "rollbackdeadlineunreachable",
     )
+    DEADLINE_MISSED = (
+        "DeadlineMissed",
+        Tone.FAILURE,
+        "the deadline of a rollback has passed, and not every trainer reports the fallback",
+        "status -n {namespace} {name}",
+        "rollbackdeadlineexceeded",
+    )
     UNRESPONSIVE = (
         "Unresponsive",
         Tone.WARNING,
@@ -102,6 +109,12 @@ class MessageKind(StrEnum):
         "explain -n {namespace} {name}",
         "",
         True,
+    )
+    CAUSE_NOT_PRECISION = (
+        "CauseNotPrecision",
+        Tone.FAILURE,
+        "workloads are in breach, and workloads in FP32 too: nothing is rolled back, because it would not help",
+        "explain -n {namespace} {name}",
     )
     ROLLBACK_CANARY_HELD = (
         "RollbackCanaryHeld",
@@ -159,6 +172,13 @@ class MessageKind(StrEnum):
         Tone.INFO,
         "the rollback is over, and a person may retry",
         "retry -n {namespace} {name}",
+        "heldtoolong",
+    )
+    RELEASE_POSSIBLE = (
+        "ReleasePossible",
+        Tone.INFO,
+        "the policy was deleted, and what its rollback put into the fallback stays there until a person releases it",
+        "release -n {namespace} {name}",
         "heldtoolong",
     )
     DRILL_FAILED = (

@@ -1,6 +1,6 @@
 """What calls for a person: found in a state, whatever was told of it before."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,8 @@ from precision_operator.reasons import Reason
 
 SETTLE_SECONDS: Final = 300.0
 """How long a condition must be bad news, for what may pass by itself."""
+STEP_SECONDS: Final = 3600.0
+"""How long a step must take before people are told of a promotion check that may yet pass by itself."""
 NO_DATA_SECONDS: Final = 900.0
 RECENT_SECONDS: Final = 3600.0
 """What ended longer ago is no news any more."""
@@ -30,10 +32,13 @@ _ATTENTION = {
     "InjectionRefused": "True",
     "KindsSupported": "False",
     "Alerting": "True",
+    "SpeedupLow": "True",
     "PendingRevision": "True",
     "CapacityLost": "True",
 }
 """Condition → the status in which it is bad news; the others have a kind of their own."""
+_IN_PART = ("Accepted", "AdmissionEnforced")
+"""Those of them that are bad news in any status of which the reason asks a person to look."""
 _WAITED_FOR = ("PendingRevision", "CapacityLost", "WritesAccepted")
 """Those of them that keep a rollback from its end: told of at once while there is one."""
 
@@ -73,6 +78,11 @@ def _conditions(state: State) -> dict[str, Condition]:
     return {condition.type: condition for condition in state.conditions}
 
 
+def _waits_for(state: State) -> Reason | None:
+    found = _conditions(state).get("Progressing")
+    return Reason.known(found.reason) if found is not None else None
+
+
 def _standing(state: State, kind: str, status: str) -> Condition | None:
     found = _conditions(state).get(kind)
     return found if found is not None and found.status == status else None
@@ -94,9 +104,16 @@ def _rollback_waiting(state: State, now: float) -> Iterable[Call]:
     return (_by_condition(MessageKind.ROLLBACK_WAITING, condition) for condition in found if condition is not None)
 
 
-def _deadline_at_risk(state: State, now: float) -> Iterable[Call]:
+def _deadline(state: State, now: float) -> Iterable[Call]:
+    """Missed, or predicted to be; no deadline is about pods that nothing here can end, and a canary has a limit instead."""
     incident = state.incident
-    if incident is not None and _rolling(state) and predicted_late_seconds(incident) > 0:
+    if incident is None or incident.last_ack_at is not None:
+        return
+    missed = state.returning and not state.by_canary and now > incident.deadline_at
+    if missed and _waits_for(state) is not Reason.BLOCKED:
+        since = incident.deadline_at
+        yield Call(MessageKind.DEADLINE_MISSED, _occasion(since), since, Reason.DEADLINE_EXCEEDED)
+    elif _rolling(state) and predicted_late_seconds(incident) > 0:
         since = incident.expedited_at or incident.decided_at
         yield Call(MessageKind.DEADLINE_AT_RISK, _occasion(since), since, Reason.DEADLINE_UNREACHABLE)
 
@@ -140,12 +157,32 @@ def _approval(state: State, now: float) -> Iterable[Call]:
         yield Call(MessageKind.APPROVAL_WANTED, occasion, since, Reason.AWAITING_APPROVAL)
 
 
+_TOLD_ANYWAY = (Reason.MITIGATING, Reason.INVESTIGATING, Reason.MITIGATION_EXHAUSTED, Reason.CAUSE_NOT_PRECISION)
+
+
 def _rollout_held(state: State, now: float) -> Iterable[Call]:
-    found = _standing(state, "Progressing", "False")
-    reason = Reason.known(found.reason) if found is not None else None
-    if found is not None and reason is not None and reason.stuck and state.phase in (Phase.PENDING, Phase.PROGRESSING):
-        occasion = f"transition-{state.transition_id}-{reason}"
-        yield Call(MessageKind.ROLLOUT_HELD, occasion, found.last_transition_time, reason, found.type)
+    """What does not come by itself, at once; what may come, once it was waited for long, if nothing else tells of it."""
+    found, reason = _conditions(state).get("Progressing"), _waits_for(state)
+    began = {Phase.PENDING: state.phase_since, Phase.PROGRESSING: state.step_since}
+    if found is None or reason is None or state.phase not in began:
+        return
+    since = began[state.phase]
+    patience_seconds = SETTLE_SECONDS if state.phase is Phase.PENDING else STEP_SECONDS
+    known = any(c.reason == reason for c in _bad_news(state)) or reason in _TOLD_ANYWAY
+    if reason.stuck:
+        since = found.last_transition_time
+    elif not reason.warns or known or since is None or now - since < patience_seconds:
+        return
+    occasion = f"transition-{state.transition_id}-{reason}"
+    yield Call(MessageKind.ROLLOUT_HELD, occasion, since or now, reason, found.type)
+
+
+def _cause_elsewhere(state: State, now: float) -> Iterable[Call]:
+    reason = Reason.CAUSE_NOT_PRECISION
+    if _waits_for(state) is reason:
+        since = min((failing.since for failing in state.failing), default=now)
+        occasion = f"transition-{state.transition_id}"
+        yield Call(MessageKind.CAUSE_NOT_PRECISION, occasion, since, reason, "Progressing")
 
 
 def _begun(state: State, now: float) -> Iterable[Call]:
@@ -154,6 +191,8 @@ def _begun(state: State, now: float) -> Iterable[Call]:
         first = min(windows, key=_order)
         reason = Reason.MITIGATING if first.rung is not None else Reason.INVESTIGATING
         occasion = _occasion(first.since, first.signal)
+        if _waits_for(state) is Reason.MITIGATION_EXHAUSTED:
+            reason, occasion = Reason.MITIGATION_EXHAUSTED, _occasion(first.since, first.signal, "over")
         yield Call(MessageKind.INVESTIGATION_BEGUN, occasion, first.since, reason)
 
 
@@ -179,13 +218,19 @@ def _no_data(state: State, now: float) -> Iterable[Call]:
         yield Call(MessageKind.METRICS_MISSING, _occasion(since), since, found.reason, found.type)
 
 
+def _bad_news(state: State) -> Iterator[Condition]:
+    for found in state.conditions:
+        bad = found.status == _ATTENTION.get(found.type)
+        reason = Reason.known(found.reason) if found.type in _IN_PART else None
+        moved = found.type != "AdmissionEnforced" or state.enforce
+        if moved and (bad or (reason is not None and reason.warns)):
+            yield found
+
+
 def _attention(state: State, now: float) -> Iterable[Call]:
     waited_for = _WAITED_FOR if state.phase is Phase.ROLLING_BACK else ()
-    for kind, status in _ATTENTION.items():
-        found = _standing(state, kind, status)
-        settled = found is not None and now - found.last_transition_time >= SETTLE_SECONDS
-        moved = kind != "AdmissionEnforced" or state.enforce
-        if found is not None and settled and moved and kind not in waited_for:
+    for found in _bad_news(state):
+        if now - found.last_transition_time >= SETTLE_SECONDS and found.type not in waited_for:
             yield _by_condition(MessageKind.ATTENTION, found)
 
 
@@ -193,10 +238,10 @@ def _person(reason: Reason, kind: MessageKind) -> Callable[[State, float], Itera
     """A fleet that is held, or workloads that were rolled back by themselves: by what they wait for."""
 
     def find(state: State, now: float) -> Iterable[Call]:
-        found, incident = _conditions(state).get("Progressing"), state.incident
-        if found is None or found.reason != reason:
+        incident = state.incident
+        if _waits_for(state) is not reason:
             return
-        if state.phase is Phase.HELD:
+        if state.phase is Phase.HELD or (state.phase is Phase.PENDING and state.held):
             since = state.phase_since if state.phase_since is not None else now
             yield Call(kind, f"transition-{state.transition_id}", since, reason)
         elif state.phase is Phase.DEGRADED and state.held and incident is not None and incident.last_ack_at is not None:
@@ -204,6 +249,12 @@ def _person(reason: Reason, kind: MessageKind) -> Callable[[State, float], Itera
             yield Call(kind, _occasion(since), since, reason)
 
     return find
+
+
+def _release(state: State, now: float) -> Iterable[Call]:
+    if state.phase is Phase.HELD and state.reason == Reason.POLICY_DELETED:
+        since = state.phase_since if state.phase_since is not None else now
+        yield Call(MessageKind.RELEASE_POSSIBLE, f"transition-{state.transition_id}", since, Reason.POLICY_DELETED)
 
 
 def _drill(state: State, now: float) -> Iterable[Call]:
@@ -220,11 +271,12 @@ def _drill_failed(state: State, now: float) -> Iterable[Call]:
 
 
 _TABLE: Final = (
-    _deadline_at_risk,
+    _deadline,
     _unresponsive,
     _weights,
     _blocked,
     _rollback_waiting,
+    _cause_elsewhere,
     _canary_held,
     _approval,
     _rollout_held,
@@ -234,6 +286,7 @@ _TABLE: Final = (
     _attention,
     _person(Reason.AWAITING_PREREQUISITES, MessageKind.ACKNOWLEDGEMENTS_WANTED),
     _person(Reason.AWAITING_RETRY, MessageKind.RETRY_POSSIBLE),
+    _release,
     _drill_failed,
     _drill,
 )

@@ -11,6 +11,7 @@ from precision_operator.api.conditions import Condition
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
+from precision_operator.core.calling import calls
 from precision_operator.core.model import Observation, RunsOn
 from tests.support.fleets import condition
 from tests.support.views import key
@@ -83,8 +84,9 @@ def test_a_way_back_that_would_be_refused_is_named_and_nothing_begins() -> None:
     world = fleet(way_back={key("w-0"): "", key("w-1"): "Forbidden: webhook of another"})
     found = first(world)
     assert found.message == "w-1: the way back would be refused (Forbidden: webhook of another)"
-    world.run(10)
+    world.run(30)
     assert world.state.phase is Phase.PENDING
+    assert [(call.kind, call.reason) for call in calls(world.state, world.now)] == [("RolloutHeld", "PreflightFailed")]
 
 
 @pytest.mark.parametrize(
