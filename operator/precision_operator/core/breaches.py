@@ -7,13 +7,25 @@ from precision_operator.api.state import Failing
 from precision_operator.core.cohorts.shares import at_least
 from precision_operator.core.evidence.assessment import cohort_breached, confirmed, trains_in
 from precision_operator.core.facts import Facts
+from precision_operator.reasons import Cause, Reason
 
 
 def standing(facts: Facts) -> list[Failing]:
     """The breaches that call for an answer: confirmed, seen now, and maybe the precision's fault."""
-    found = _confirmed(facts)
-    elsewhere = {signal for signal in {f.signal for f in found} if cause_elsewhere(facts, signal) is not None}
-    return [f for f in found if f.signal not in elsewhere]
+    elsewhere = _elsewhere(facts)
+    return [f for f in _confirmed(facts) if f.signal not in elsewhere]
+
+
+def not_precision(facts: Facts) -> Cause | None:
+    """What is in breach, and would be rolled back if that helped; without figures, so that what stands costs no write."""
+    found = _elsewhere(facts)
+    text = f"{', '.join(found)} is in breach on FP32 workloads too: nothing is rolled back, because it would not help"
+    return Cause(Reason.CAUSE_NOT_PRECISION, text) if found else None
+
+
+def _elsewhere(facts: Facts) -> list[Signal]:
+    signals = sorted({f.signal for f in _confirmed(facts)})
+    return [signal for signal in signals if cause_elsewhere(facts, signal) is not None]
 
 
 def _confirmed(facts: Facts) -> tuple[Failing, ...]:

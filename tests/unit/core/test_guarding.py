@@ -11,6 +11,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
+from precision_operator.core.calling import calls
 from precision_operator.core.decide import decide
 from tests.support.fleets import NAN, answer, condition, fleet, held_names, member_names, promoted, until
 from tests.support.mitigations import breached
@@ -286,3 +287,29 @@ def test_a_pod_whose_runs_have_not_ended_is_not_rolled_back(share: float, held: 
     }  # as a new pod reports after one that was preempted, and after a crash
     world.run(20)
     assert held_names(world) == held
+
+
+def test_a_guarded_breach_that_fp32_workloads_have_too_is_shown_and_told_of_and_nothing_is_rolled_back() -> None:
+    world = promoted(strategy={"steps": [{"setWeight": 40}]})
+    world.poisoned = set(world.workloads)
+    world.run(3)
+    assert (world.state.phase, waits_for(world)) == (Phase.HEALTHY, "CauseNotPrecision")
+    assert "nonFinite is in breach on FP32 workloads too" in condition(world, "Progressing").message
+    assert [call.kind for call in calls(world.state, world.now)] == ["CauseNotPrecision"]
+    assert world.state.incident is None
+    writes = world.commits + world.summaries + world.writes
+    world.run(20)
+    assert world.commits + world.summaries + world.writes == writes, "it stands, and costs nothing"
+    world.poisoned = set()
+    world.run(10)
+    assert waits_for(world) == world.state.reason
+    assert calls(world.state, world.now) == ()
+
+
+def test_a_breach_that_only_one_fp32_workload_has_too_is_rolled_back() -> None:
+    world = promoted(strategy={"steps": [{"setWeight": 40}]})
+    moved = member_names(world)
+    outside = sorted(set(world.workloads) - moved)
+    world.poisoned = {*moved, outside[0]}
+    until(world, lambda w: w.state.incident is not None)
+    assert waits_for(world) != "CauseNotPrecision"

@@ -5,6 +5,7 @@ from dataclasses import replace
 from precision_operator.api.incident import Scope
 from precision_operator.core.actions import Notify
 from precision_operator.core.alerting import alerts
+from precision_operator.core.breaches import not_precision
 from precision_operator.core.facts import Facts
 from precision_operator.core.mitigation.ladder import mitigate
 from precision_operator.core.mitigation.windows import promotion_waits
@@ -44,7 +45,8 @@ def _guard(facts: Facts) -> Outcome:
         cohort = facts.places.in_cohort(len(facts.attempt.stages) - 1, state.members)
         state = replace(state, members=cohort.members, shares=cohort.shares)
     outcome = _follow_held(replace(facts, state=state))
-    return replace(outcome, waiting=outcome.waiting or retry or window, notices=(*notices, *outcome.notices))
+    waiting = outcome.waiting or not_precision(facts) or retry or window
+    return replace(outcome, waiting=waiting, notices=(*notices, *outcome.notices))
 
 
 def _follow_held(facts: Facts) -> Outcome:
