@@ -11,6 +11,7 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.core.model import RestartBy
+from precision_operator.core.rollback.alone import HOLDS_LIMIT
 from tests.support.fleets import NAN, SLOW, change, held_names, incident_of, until
 from tests.support.rollbacks import QUICK
 
@@ -125,3 +126,21 @@ def test_without_its_policy_too_only_what_has_not_acknowledged_is_restarted() ->
     world.delete_policy()
     world.run(100, 5.0)
     assert world.restarts == {}
+
+
+@pytest.mark.slow
+def test_of_a_fleet_that_is_held_one_by_one_few_times_are_kept_and_nobody_loses_time_to_acknowledge() -> None:
+    world = World(policy(**{**FAST, "rollback": {"fleetShare": 1.0, "ackTimeout": "90s"}}))
+    names = [f"trainer-{number:03}" for number in range(120)]
+    for name in (*names, "good"):
+        world.add(name, mode=Mode.FP16)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
+    began: dict[str, float] = {}
+    for name in names:
+        world.bad[name], began[name] = NAN, world.now
+        world.step(20.0)
+    since = {hold.name: hold.since for hold in world.state.held}
+    lost = {name: began[name] - since[name] for name in names}
+    assert len(set(since.values())) <= 2 * HOLDS_LIMIT
+    assert 0 <= min(lost.values()) <= max(lost.values()) <= 2 * (world.now - began[names[0]]) / HOLDS_LIMIT
+    assert max(lost[name] for name in names if world.now - began[name] <= 90.0) <= 90.0 / HOLDS_LIMIT

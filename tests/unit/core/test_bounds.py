@@ -14,7 +14,7 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Fallback
-from precision_operator.api.state import Phase, State
+from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.api.summary import summary_to_wire
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.contract import ABORT
@@ -22,6 +22,8 @@ from precision_operator.core.actions import Notify
 from precision_operator.core.decide import Decision
 from precision_operator.core.evidence.assessment import FAILING_BYTES
 from precision_operator.core.mitigation.ladder import MITIGATIONS_BYTES
+from precision_operator.core.rollback.alone import HOLDS_LIMIT
+from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, condition, fleet, held_names, member_names, phase_of, promoted, respec
 from tests.support.views import key
 
@@ -107,13 +109,24 @@ def test_five_thousand_workloads_fit_before_and_during_their_rollout(large: Worl
     assert max(sizes.values()) < OBJECT_LIMIT_BYTES, sizes
 
 
-def test_thousands_that_are_held_one_by_one_fit(large: World) -> None:
+def test_thousands_that_are_held_one_by_one_fit_also_after_the_deletion_of_their_policy(large: World) -> None:
     world = clone(large)
     respec(world, rollback=replace(world.policy.spec.rollback, fleet_share=1.0))
-    world.bad = dict.fromkeys(list(world.workloads)[:4900], ALL_SIX)
+    held, (last, *_) = list(world.state.members)[:4899], list(world.workloads)[4899:]
+    since = (world.now - 60.0 * number for number in range(len(held)))
+    alone = tuple(HeldWorkload(one, Reason.LOSS_NOT_FINITE, at) for one, at in zip(held, since, strict=True))
+    world.state = replace(world.state, phase=Phase.DEGRADED, held=alone)
+    world.bad = {last: ALL_SIX}
     world.step()
     assert (world.state.phase, len(world.state.held), len(world.state.restarts)) == (Phase.DEGRADED, 4900, 4900)
-    assert size(world.state) < OBJECT_LIMIT_BYTES
+    assert len({hold.since for hold in world.state.held}) <= 2 * HOLDS_LIMIT
+    sizes = [size(world.state)]
+    world.delete_policy()
+    for _ in range(2):
+        world.step()
+        sizes.append(size(world.state))
+    assert len(world.state.held) == 4900
+    assert max(sizes) < OBJECT_LIMIT_BYTES, sizes
 
 
 def test_a_rollback_canary_of_thousands_fits(large: World) -> None:

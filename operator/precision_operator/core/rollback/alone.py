@@ -1,5 +1,6 @@
 """Workloads that are rolled back by themselves, while the rest of the fleet stays in the target or goes on towards it."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from precision_operator.api.commands import Command
@@ -10,8 +11,11 @@ from precision_operator.core.mitigation.ladder import ended
 from precision_operator.core.rollback.followup import Followed, awaited, follow
 from precision_operator.core.rollback.retry import reenabled
 from precision_operator.core.rollback.triggers import Trigger
-from precision_operator.core.rollback.whole import joined, new_incident
+from precision_operator.core.rollback.whole import has_time, joined, new_incident
 from precision_operator.reasons import Cause, Reason
+
+HOLDS_LIMIT = 30
+"""So many different times of holds are kept; beyond, they lie on two grids of about as many each."""
 
 
 def hold(facts: Facts, trigger: Trigger) -> State:
@@ -26,13 +30,30 @@ def hold(facts: Facts, trigger: Trigger) -> State:
         phase=Phase.DEGRADED if state.phase is Phase.HEALTHY else state.phase,
         reason=trigger.reason,
         message=trigger.message,
-        held=tuple(sorted(held.values(), key=lambda h: h.key)),
+        held=tuple(sorted(_at_few_times(facts, held.values()), key=lambda h: h.key)),
         mitigations=ended(state, frozenset(held)),
         breached=tuple(sorted({*trigger.workloads, *(state.breached if before is not None else ())})),
         poisoned=tuple(sorted({*trigger.poisoned, *(frozenset(state.poisoned) & state.held_keys)})),
         incident=joined(before, incident) if before is not None else incident,
         evidence_since=None,
     )
+
+
+def _at_few_times(facts: Facts, held: Iterable[HeldWorkload]) -> tuple[HeldWorkload, ...]:
+    """The assignment keeps each time once, and thousands may be held one by one.
+
+    No time becomes later, and a grid contains all coarser ones: nothing moves again until the grid's width doubles. Who
+    still has time to acknowledge loses one part in ``HOLDS_LIMIT`` of it at most, or a second.
+    """
+    held = tuple(held)
+    times = {h.since for h in held}
+    if len(times) <= HOLDS_LIMIT:
+        return held
+    fine_seconds = max(1, int(facts.spec.rollback.ack_timeout_seconds) // HOLDS_LIMIT)
+    wide = (max(times) - min(times)) // (fine_seconds * HOLDS_LIMIT)
+    coarse_seconds = fine_seconds << int(wide).bit_length()
+    grids = ((h, fine_seconds if has_time(facts, h) else coarse_seconds) for h in held)
+    return tuple(replace(h, since=h.since // grid_seconds * grid_seconds) for h, grid_seconds in grids)
 
 
 def follow_held(facts: Facts) -> Followed | None:

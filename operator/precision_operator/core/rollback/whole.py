@@ -8,7 +8,7 @@ from precision_operator.api.commands import Answer, Command
 from precision_operator.api.incident import NAMES_LIMIT, Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, Severity, Strategy
-from precision_operator.api.state import Phase, State
+from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.api.workload import name_of
 from precision_operator.core.actions import Notify
 from precision_operator.core.commands import allowed, carried_out
@@ -171,9 +171,13 @@ def into_fallback(facts: Facts, workload: WorkloadView, delivery: Delivery, *, e
 
 def overdue(facts: Facts) -> frozenset[str]:
     """Keys of the awaited workloads that had their own time to acknowledge: others may have joined a moment ago."""
-    patience = facts.spec.rollback.ack_timeout_seconds
-    late = frozenset(h.key for h in facts.state.held if not 0 <= facts.now - h.since <= patience)
+    late = frozenset(h.key for h in facts.state.held if not has_time(facts, h))
     return late & facts.state.awaited_keys
+
+
+def has_time(facts: Facts, held: HeldWorkload) -> bool:
+    """It was held a moment ago, and may take its time to acknowledge."""
+    return 0 <= facts.now - held.since <= facts.spec.rollback.ack_timeout_seconds
 
 
 def held_alone(
