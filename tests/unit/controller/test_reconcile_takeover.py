@@ -10,9 +10,9 @@ import pytest
 from precision_operator.api.assignment import VERSION
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
-from precision_operator.controller.reconcile import Pass
-from precision_operator.errors import Conflict, LeaseLost, NewerVersion, Unavailable
-from precision_operator.kube.port import ASSIGNMENTS
+from precision_operator.controller.reconcile import REST_SECONDS, Pass
+from precision_operator.errors import Conflict, Forbidden, KubeError, LeaseLost, NewerVersion, Unavailable
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, Resource
 from tests.support.reconciling import FAST, NAMES, OVERFLOW, Rig, promoted
 
 
@@ -59,6 +59,31 @@ async def test_a_policy_that_is_deleted_while_all_is_well_takes_its_assignment_a
     assert rig.kube.writes == [("delete", "precisionassignments", "fleet")]
     assert await rig.go() is None
     assert set(rig.modes.values()) == {Mode.FP16}, "no running pod is changed"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Forbidden("no", status=403), Unavailable("broken", status=500), Unavailable("no answer within 5 s")],
+    ids=["403", "500", "time-out"],
+)
+async def test_a_policy_that_cannot_be_read_counts_as_no_deleted_one(
+    monkeypatch: pytest.MonkeyPatch, answer: KubeError
+) -> None:
+    rig = await promoted()
+    read = rig.kube.get
+
+    async def get(resource: Resource, namespace: str, name: str) -> JsonObject:
+        if resource == POLICIES:
+            raise answer
+        return await read(resource, namespace, name)
+
+    monkeypatch.setattr(rig.kube, "get", get)
+    rig.kube.writes.clear()
+    for _ in range(3):
+        await rig.manual.advance(REST_SECONDS)
+        with pytest.raises(type(answer), match=str(answer)):
+            await rig.go()
+    assert (rig.kube.writes, rig.assigned) == ([], True)
 
 
 async def test_an_assignment_that_another_leader_has_changed_is_not_deleted() -> None:
