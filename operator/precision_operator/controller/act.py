@@ -88,6 +88,11 @@ class _Turn:
     """Pods were found that the caches did not know."""
     failures: list[OperatorError] = field(default_factory=list)
 
+    @property
+    def key(self) -> PolicyKey:
+        """The policy's."""
+        return PolicyKey(self.policy.namespace, self.policy.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Acted:
@@ -166,51 +171,50 @@ class Actor:
         return Acted(tuple(turn.failures), turn.again or turn.cut_short)
 
     async def _carry_out(self, turn: _Turn, state: State, wanted: Sequence[Write]) -> None:
-        policy = turn.policy
-        key = PolicyKey(policy.namespace, policy.name)
+        key = turn.key
         self._forget_unwanted(key, wanted)
-        writes = [action for action in wanted if self._expectations.fresh(action)]
-        for what, unfenced in await self._unfenced(writes):
-            detail = str(unfenced)[:REASON_CHARACTERS]
-            self._refusals.remember(key, f"any {what}", unfenced.reason, detail=detail)
-            turn.failures.append(unfenced)
-            writes = [action for action in writes if _KIND.get(type(action)) != what]
+        writes = await self._fenced(turn, [a for a in wanted if self._expectations.fresh(a)], WRITING)
         resumes = [action for action in writes if isinstance(action, ResumeJob)]
         first: list[Write] = [action for action in writes if isinstance(action, RequestPod)]
         if not state.enforce or self._enforcement.confirmed(key, state.generation):
             first, resumes = [*resumes, *first], []
-        asking = [action for action in writes if asks_budgets(action)]
-        taken = [a for a in writes if not isinstance(a, RequestPod | ResumeJob) and not asks_budgets(a)]
-        if not asking:
+        taken: list[Write] = [a for a in writes if not isinstance(a, RequestPod | ResumeJob)]
+        if not any(map(asks_budgets, taken)):
             self._disruptions.end(key)
-        turn.batches = sum(map(bool, (first, resumes, taken, asking)))
+        turn.batches = sum(map(bool, (first, resumes, taken)))
         await self._all(turn, first)
-        if state.enforce and (resumes or taken or asking or not self._enforcement.settled(key, state.generation)):
-            turn.again = await self._enforcement.confirm(key, state, deleted=policy.deleted)
-        for what, later, together in ((RESUMING, resumes, []), (TAKING, taken, asking)):
-            if not (later or together):
-                continue
-            if held_back := await self._held_back(policy, state, what):
-                turn.failures.append(held_back)
-                turn.batches -= sum(map(bool, (later, together)))
-                continue
-            await self._all(turn, later)
-            await self._together(turn, together)
+        if state.enforce and (resumes or taken or not self._enforcement.settled(key, state.generation)):
+            turn.again = await self._enforcement.confirm(key, state, deleted=turn.policy.deleted)
+        if resumes and not await self._waits(turn, state, RESUMING):
+            await self._all(turn, resumes)
+        # Their trials may hang, and nothing above needs them.
+        taken = await self._fenced(turn, taken, EVICTING, SUSPENDING)
+        if taken and not await self._waits(turn, state, TAKING):
+            asking = [action for action in taken if asks_budgets(action)]
+            others = [action for action in taken if not asks_budgets(action)]
+            turn.batches = sum(map(bool, (others, asking)))
+            await self._all(turn, others)
+            if asking:
+                await self._together(turn, asking)
 
-    async def _unfenced(self, writes: Sequence[Write]) -> list[tuple[str, OperatorError]]:
-        """Which kinds of these writes nothing holds to what is needed, and how that shows."""
-        evicted = [a for a in writes if isinstance(a, EvictPod)]
-        suspended = [a.workload for a in writes if isinstance(a, SuspendJob)]
-        pods = [a for a in writes if isinstance(a, RequestPod | DeletePod)]
-        fence, found = self._fence, list[tuple[str, OperatorError | None]]()
-        if pods:
-            found.append((WRITING, await fence.check((a.workload.namespace, a.pod.name) for a in pods)))
-        if evicted:
-            asked = ((a.workload.namespace, a.pod.name, a.pod.uid) for a in evicted)
-            found.append((EVICTING, await fence.check_evictions(asked)))
-        if suspended:
-            found.append((SUSPENDING, await fence.check_jobs((w.namespace, w.object_name) for w in suspended)))
-        return [(what, error) for what, error in found if error is not None]
+    async def _fenced(self, turn: _Turn, writes: list[Write], *kinds: str) -> list[Write]:
+        """Without those of these kinds that nothing holds to what is needed, which shows."""
+        for what in kinds:
+            tried = [a for a in writes if _KIND.get(type(a)) == what]
+            if tried and (unfenced := await self._unfenced(what, tried)) is not None:
+                short = str(unfenced)[:REASON_CHARACTERS]
+                self._refusals.remember(turn.key, f"any {what}", unfenced.reason, detail=short)
+                turn.failures.append(unfenced)
+                writes = [a for a in writes if _KIND.get(type(a)) != what]
+        return writes
+
+    async def _unfenced(self, what: str, writes: Sequence[Write]) -> OperatorError | None:
+        if what == SUSPENDING:
+            return await self._fence.check_jobs((a.workload.namespace, a.workload.object_name) for a in writes)
+        pods = [(a.workload.namespace, a.pod) for a in writes if not isinstance(a, SuspendJob | ResumeJob)]
+        if what == EVICTING:
+            return await self._fence.check_evictions((namespace, pod.name, pod.uid) for namespace, pod in pods)
+        return await self._fence.check((namespace, pod.name) for namespace, pod in pods)
 
     def _forget_unwanted(self, key: PolicyKey, wanted: Sequence[Write]) -> None:
         """Refusals of what is not wanted any more, and how long was waited for admission where nothing waits."""
@@ -220,30 +224,28 @@ class Actor:
         if all(isinstance(action, RequestPod | ResumeJob) for action in wanted):
             self._waiting.pop((key, TAKING), None)
 
-    async def _held_back(self, policy: Policy, state: State, what: str) -> OperatorError | None:
-        """Why it may not be done now; an emergency does not wait for ever, nor does a suspended Job, and it says so."""
-        key = PolicyKey(policy.namespace, policy.name)
+    async def _waits(self, turn: _Turn, state: State, what: str) -> bool:
+        """Whether it may not be done now; an emergency does not wait for ever, nor does a suspended Job, and it says so."""
+        key, now = turn.key, self._clock.monotonic()
         admission = self._enforcement.admission(key)
         if self._enforcement.confirmed(key, state.generation):
             self._waiting.pop((key, what), None)
-            return None
-        now = self._clock.monotonic()
+            return False
         waiting = self._waiting.setdefault((key, what), _Waiting(now))
         bounded = what == RESUMING or _is_emergency(state)
         if not bounded or now - waiting.since < OVERDUE_SECONDS:
             self._refusals.remember(key, what, NotConfirmed.reason)
-            return NotConfirmed(f"{what} waits: {admission.message}")
+            turn.failures.append(NotConfirmed(f"{what} waits: {admission.message}"))
+            return True
         if not waiting.announced:
             waiting.announced = True
             text = f"{what} goes on though admission is not confirmed ({admission.reason}): {admission.message}"
-            self._announce(policy, [Notify(NotConfirmed.reason, text)])
-        return None
+            self._announce(turn.policy, [Notify(NotConfirmed.reason, text)])
+        return False
 
     async def _together(self, turn: _Turn, writes: Sequence[Write]) -> None:
         """All of them, but for what would tear a process group apart, or take more than budgets allow together."""
-        if not writes:
-            return
-        key = PolicyKey(turn.policy.namespace, turn.policy.name)
+        key = turn.key
         async with self._disruptions.alone(key.namespace):
             try:
                 kept = await self._disruptions.against(key, writes)
@@ -278,18 +280,16 @@ class Actor:
             turn.failures += [e for task in tasks if not task.cancelled() and (e := task.result()) is not None]
 
     async def _write(self, turn: _Turn, action: Write) -> OperatorError | None:
-        policy, emergency = turn.policy, turn.emergency
-        key = PolicyKey(policy.namespace, policy.name)
-        what = named(action)
+        key, what = turn.key, named(action)
         try:
-            async with self._limiter.slot(emergency or isinstance(action, ResumeJob), policy.namespace):
+            async with self._limiter.slot(turn.emergency or isinstance(action, ResumeJob), key.namespace):
                 self._may(turn, action, what)
                 await send(self._api, action)
             self._expectations.wrote(action)
         except NotFound:
             pass  # gone: the watch will say so
         except TooManyRequests as error:
-            self._limiter.pause(error.retry_after_seconds, policy.namespace)
+            self._limiter.pause(error.retry_after_seconds, key.namespace)
             return error
         except OperatorError as error:
             stale = isinstance(error, PreconditionFailed | Conflict)
@@ -297,7 +297,7 @@ class Actor:
             # Of a thousand that are refused alike, the log says those that the condition counts, once.
             is_news = not stale and self._refusals.remember(key, what, error.reason, detail=budget)
             level = logging.WARNING if is_news else logging.INFO
-            _LOG.log(level, "%s: %s; looking again", what, error, extra={"reason": error.reason, "policy": policy.name})
+            _LOG.log(level, "%s: %s; looking again", what, error, extra={"reason": error.reason, "policy": key.name})
             return error
         self._refusals.accepted(key, what)
         return None

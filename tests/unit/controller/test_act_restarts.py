@@ -10,6 +10,7 @@ import pytest
 
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import State
+from precision_operator.controller import fence
 from precision_operator.controller.act import OVERDUE_SECONDS
 from precision_operator.controller.echo import PATIENCE_SECONDS
 from precision_operator.controller.writes import UNKNOWN_SECONDS
@@ -19,6 +20,7 @@ from precision_operator.errors import DisruptionBudget, Forbidden, TooManyReques
 from precision_operator.kube.port import DISRUPTION_BUDGETS, PODS
 from precision_operator.reasons import Reason
 from tests.support.acting import EMERGENCY, GRADUAL, KEY, POLICY, STATE, Rig, deletion, request
+from tests.support.manual_clock import finished, late
 from tests.support.views import pod, workload
 
 LABELS = {"batch.kubernetes.io/controller-uid": "uid-train"}
@@ -240,6 +242,23 @@ async def test_a_kind_of_write_that_is_not_fenced_is_withheld_and_no_other(rule:
     (refused,) = rig.actor.refused(KEY)
     assert refused.reason == "Unfenced"
     assert refused.what.startswith(f"{UNRULED[rule]}: the operator could ")
+
+
+@pytest.mark.parametrize("trial", ["on_job", "on_eviction"])
+async def test_asking_pods_and_resuming_jobs_waits_for_no_trial_of_another_kind_of_write(
+    monkeypatch: pytest.MonkeyPatch, trial: str
+) -> None:
+    rig = Rig("a", "b")
+    rig.put_job("train")
+    rig.put_job("back", suspend=True)
+    monkeypatch.setattr(fence, trial, late(rig.clock, 2 * PATIENCE_SECONDS, getattr(fence, trial)))
+    writes = suspension(), eviction("b"), request("a"), resumption("back")
+    task = asyncio.ensure_future(rig.actor.act(POLICY, STATE, writes, emergency=True))
+    await rig.clock.advance(PATIENCE_SECONDS)
+    assert rig.order == ["patch a", "patch job back after the echo"]
+    assert not task.done()
+    assert (await finished(rig.clock, task)).failures == ()
+    assert sorted(rig.order[2:]) == ["evict b after the echo", "patch job train after the echo"]
 
 
 async def test_nothing_fenced_a_job_is_resumed_all_the_same() -> None:
