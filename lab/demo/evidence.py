@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,16 @@ def rollbacks(writes: Iterable[Write], *, since: float) -> dict[str, float]:
     return found
 
 
-def manager_writes(audit_log: Path, manager: str) -> int:
-    """How many writes a field manager made by server-side apply."""
+def manager_writes(audit_log: Path, manager: str) -> list[float]:
+    """When each write of a field manager by server-side apply was answered."""
     wanted = f"fieldManager={manager}"
-    return sum(
-        event.get("stage") == "ResponseComplete"
+    return [
+        datetime.fromisoformat(event["stageTimestamp"]).timestamp()
+        for event in _lines(audit_log)
+        if event.get("stage") == "ResponseComplete"
         and wanted in event.get("requestURI", "")
         and 200 <= event.get("responseStatus", {}).get("code", 0) < 300
-        for event in _lines(audit_log)
-    )
+    ]
 
 
 def decided_at(writes: Iterable[Write], *, since: float) -> float | None:

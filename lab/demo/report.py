@@ -26,7 +26,10 @@ FULL_NODE_SECONDS = 120.0
 """Bar: breach visible → the restart-only trainer in FP32, on a node that has no room for a second pod of it."""
 
 REAPPLIER_WRITES = 10
-"""Bar: the re-applier must have been at work."""
+"""Bar: the re-applier must have been at work. It comes to more within seconds, so its last write counts too."""
+
+WRITES_A_ROLLBACK = 10
+"""Bar: the operator's writes beside those to pods; who breaches first may be rolled back alone first."""
 
 _TEMPLATED = frozenset({"deployments", "replicasets", "statefulsets", "daemonsets", "jobs", "cronjobs"})
 
@@ -48,9 +51,10 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
     hot, restart = _hot(facts, events, visible), _restart(facts, events, visible)
     all_fp32 = bool(facts.modes_after) and set(facts.modes_after.values()) == {"fp32"}
     new_pods = sorted(set(facts.new_pod_modes.values()))
-    template_writes = None if writes is None else sum(w.resource in _TEMPLATED for w in writes)
+    template_writes = None if writes is None else sum(w.resource.partition("/")[0] in _TEMPLATED for w in writes)
     reapplied = manager_writes(stage.audit_log, Reapplier.MANAGER) if stage.audit_log else None
     rollouts = _rollouts(facts)
+    api_writes = _count(writes, min(incidents.values(), default=facts.fault_at), facts.finished_at)
     checks = {
         "breach was seen by the poll": visible is not None,
         "poll exact to 0.25 s": poll is not None and poll.gap_seconds is not None and poll.gap_seconds <= 0.25,
@@ -64,7 +68,8 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "no template was rolled out": rollouts == 0,
         "templates are byte-equal": facts.templates_before == facts.templates_after,
         "the full node restarted in time": _below(restart["breach_to_last_ack_seconds"], FULL_NODE_SECONDS),
-        "the re-applier was at work": reapplied is None or reapplied > REAPPLIER_WRITES,
+        "the re-applier was at work": _at_work(reapplied, facts),
+        "the rollback kept to its API writes": api_writes is None or api_writes <= _writes_allowed(len(incidents)),
         "new pods start in fp32 without the operator": new_pods == ["fp32"] and facts.operator_replicas == 0,
     }
     return {
@@ -87,10 +92,11 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "template_writes": template_writes,
         "template_rollouts": rollouts,
         "full_node_restart": {key: restart[key] for key in ("pods", "breach_to_last_ack_seconds")},
-        "reapplier_writes": reapplied,
+        "reapplier_writes": None if reapplied is None else len(reapplied),
+        "reapplier_errors": facts.reapplier_errors,
         "gate": {"operator_replicas": facts.operator_replicas, "new_pod_modes": new_pods},
         "rollbacks": None if writes is None else len(incidents),
-        "api_writes": _count(writes, min(incidents.values(), default=facts.fault_at), facts.finished_at),
+        "api_writes": api_writes,
         "prometheus_queries": facts.prometheus_queries,
     }
 
@@ -150,6 +156,18 @@ def _last_patch(writes: list[Write] | None, decided: float | None, until: float)
 
 def _count(writes: list[Write] | None, since: float, until: float) -> int | None:
     return None if writes is None else sum(1 for w in writes if since <= w.at <= until)
+
+
+def _at_work(reapplied: list[float] | None, facts: Facts) -> bool:
+    """To the end, and nothing was refused."""
+    if facts.reapplier_errors or reapplied is None:
+        return not facts.reapplier_errors
+    return len(reapplied) > REAPPLIER_WRITES and max(reapplied) > facts.finished_at
+
+
+def _writes_allowed(rollbacks: int) -> int:
+    """One for each hot pod, two for each that is restarted, and some for each rollback."""
+    return sum(1 if trainer.hot else 2 for trainer in FLEET) + WRITES_A_ROLLBACK * rollbacks
 
 
 def _difference(later: float | None, earlier: float | None) -> float | None:

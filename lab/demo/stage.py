@@ -138,6 +138,7 @@ class Reapplier:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="re-applier", daemon=True)
         self.errors: list[str] = []
+        """Of each application that failed."""
 
     def __enter__(self) -> "Reapplier":
         self._thread.start()

@@ -68,6 +68,8 @@ class Facts:
     templates_before: dict[str, str] = field(default_factory=dict)
     templates_after: dict[str, str] = field(default_factory=dict)
     rollout_start: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    reapplier_errors: list[str] = field(default_factory=list)
+    """Applications that failed."""
     prometheus_queries: int | None = None
     """Queries that the operator sent from the fault until all trained in FP32, by its own counter."""
 
@@ -101,7 +103,8 @@ class Story:
                 self.facts.phases.append({"name": title, "started_at": begun, "seconds": round(time.time() - begun, 3)})
                 if phase == self.start_fleet:
                     manifests = [self._manifest(trainer) for trainer in FLEET]
-                    stack.enter_context(Reapplier(self._api_server, manifests))
+                    reapplier = stack.enter_context(Reapplier(self._api_server, manifests))
+                    self.facts.reapplier_errors = reapplier.errors
         return self.facts
 
     def install(self) -> None:
