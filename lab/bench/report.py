@@ -10,6 +10,7 @@ from rich.table import Table
 from lab.bench.api import Json
 from lab.bench.fleet import INTERVAL_SECONDS
 from lab.progress import console
+from precision_operator.api.state import Phase
 
 
 def summary(raw: Json) -> Json:
@@ -95,12 +96,16 @@ def _of_scale(figures: Json) -> list[Budget]:
     if "large" in figures:
         one = figures["large"]
         what = f"{one['workloads']} workloads in one policy"
+        found.append(
+            Budget(f"{what}: not measured in mid-rollback", 0, one["phase"] != Phase.ROLLING_BACK, exactly=True)
+        )
         found.append(Budget(f"{what}: object", 1024 * 1024, one["object_bytes"], "bytes"))
         found.append(Budget(f"{what}: a decision", 1.0, one["decide_seconds"], "s CPU"))
     if "many" in figures:
         all_of_it = figures["many"]
         what = f"{all_of_it['workloads']} workloads, {all_of_it['policies']} policies"
         found.append(Budget(f"{what}: cores", 0.05, all_of_it["idle_cores"]))
+        found.append(Budget(f"{what}: writes", 0, all_of_it["steady_writes"], exactly=True))
         found.append(Budget(f"{what}: memory", 400.0, all_of_it["rss_mib"], "MiB"))
         limit = all_of_it["interval_seconds"] + 1.0
         found.append(Budget(f"{what}: breach → decided", limit, all_of_it["breach_to_decided_seconds"], "s"))

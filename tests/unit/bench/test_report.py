@@ -40,6 +40,7 @@ def raw(**changes: float) -> dict[str, Any]:
         "interval_seconds": 15.0,
         "idle_cores": 0.04,
         "rss_mib": 300.0,
+        "steady_writes": 0,
         "breach_to_decided_seconds": 12.0,
     }
     with_pods = {"n": 100, "pods": 200, "rounds": hot}
@@ -73,13 +74,15 @@ def test_a_budget_that_is_missed_is_named(changes: dict[str, float], missed: str
 @pytest.mark.parametrize(
     ("part", "figure", "value", "missed"),
     [
+        ("large", "phase", "Held", "not measured in mid-rollback"),
         ("large", "object_bytes", 1_048_577, "object"),
         ("large", "decide_seconds", 1.1, "a decision"),
         ("many", "idle_cores", 0.06, "cores"),
+        ("many", "steady_writes", 1, "writes"),
         ("many", "breach_to_decided_seconds", 16.5, "breach → decided"),
     ],
 )
-def test_a_budget_of_scale_that_is_missed_is_named(part: str, figure: str, value: float, missed: str) -> None:
+def test_a_budget_of_scale_that_is_missed_is_named(part: str, figure: str, value: float | str, missed: str) -> None:
     found = raw()
     found[part][figure] = value
     (budget,) = [budget for budget in budgets(summary(found)) if not budget.kept]
