@@ -1,6 +1,7 @@
 """``python -m lab.bench``: the operator at scale on a real API server with a real Prometheus, against its budgets.
 
-Writes build/bench/operator.json (medians) and build/bench/operator-rounds.json (everything that they are medians of).
+Writes build/bench/operator.json (medians) and build/bench/operator-rounds.json (everything that they are medians of), with
+the parts that this run measured and no others.
 """
 
 from __future__ import annotations
@@ -206,10 +207,8 @@ def main() -> int:
         parser.error(f"expected parts of {', '.join(PARTS)}; found {', '.join(unknown)}")
     take_sigterm_as_interrupt()
     directory = Path(tempfile.mkdtemp(prefix="bench-operator-"))
-    rounds = OUT / "operator-rounds.json"
-    known = json.loads(rounds.read_text()) if rounds.exists() and set(arguments.parts) < set(PARTS) else {}
     try:
-        raw = {**known, **asyncio.run(run(arguments, directory))}
+        raw = asyncio.run(run(arguments, directory))
     except LabError as error:
         print(error, file=sys.stderr)
         return 1
@@ -219,7 +218,7 @@ def main() -> int:
         else:
             shutil.rmtree(directory, ignore_errors=True)
     OUT.mkdir(parents=True, exist_ok=True)
-    rounds.write_text(json.dumps(raw, indent=1) + "\n")
+    (OUT / "operator-rounds.json").write_text(json.dumps(raw, indent=1) + "\n")
     figures = summary(raw)
     (OUT / "operator.json").write_text(json.dumps(figures, indent=1) + "\n")
     return 0 if show(figures) else 1
