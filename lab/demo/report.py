@@ -162,10 +162,11 @@ def _count(writes: list[Write] | None, since: float, until: float) -> int | None
 
 
 def _at_work(reapplied: list[float] | None, facts: Facts) -> bool:
-    """To the end, and nothing was refused."""
-    if facts.reapplier_errors or reapplied is None:
+    """To the end, and refused now and then at most: a time-out of a busy machine stops no GitOps either."""
+    if reapplied is None:
         return not facts.reapplier_errors
-    return len(reapplied) > REAPPLIER_WRITES and max(reapplied) > facts.finished_at
+    refused_often = len(facts.reapplier_errors) * 10 > len(reapplied)
+    return len(reapplied) > REAPPLIER_WRITES and max(reapplied) > facts.finished_at and not refused_often
 
 
 def _writes_allowed(rollbacks: int) -> int:
