@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from precision_operator.api.messages import Notified
 from precision_operator.api.policy import PolicyKey
-from precision_operator.core.notifying import HOUR_SECONDS, Owed, calls, owed
+from precision_operator.core.calling import calls
+from precision_operator.core.notifying import HOUR_SECONDS, Owed, owed
 from precision_operator.core.observer import RecordedPass
 from precision_operator.incidents.calls import facts_of, told_of
 from precision_operator.incidents.notifier import Notifier, Post, roles_of
