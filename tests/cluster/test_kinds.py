@@ -155,6 +155,25 @@ async def test_a_manifest_that_states_suspend_makes_a_job_hot_only(
     assert "gitops applies spec.suspend" in found[1].no_restart
 
 
+async def test_a_job_that_fails_with_a_pod_that_is_stopped_is_hot_only(
+    world: World, kubectl: Kubectl, namespace: str
+) -> None:
+    rules = {
+        "In": {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [143]}},
+        "NotIn": {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [137, 143]}},
+    }
+    jobs = (
+        made("batch/v1", "Job", f"fails-{name.lower()}", podFailurePolicy={"rules": [rule]})
+        for name, rule in rules.items()
+    )
+    await apply(kubectl, namespace, *jobs)
+    keys = ("batch/Job/fails-in", "batch/Job/fails-notin")
+    await world.until(lambda: all(key in by_key(world, namespace) for key in keys))
+    fatal, harmless = (by_key(world, namespace)[key] for key in keys)
+    assert (fatal.restart_by, harmless.restart_by) == (RestartBy.NEVER, RestartBy.SUSPENSION)
+    assert "matches exit code 143" in fatal.no_restart
+
+
 async def test_a_changed_template_is_pending_until_the_pods_have_it(
     world: World, kubectl: Kubectl, namespace: str
 ) -> None:

@@ -180,6 +180,43 @@ def test_jobs_that_another_controller_runs_or_admits_are_not_suspended() -> None
     assert "Kueue" in view_of(queued).no_restart
 
 
+def rule(action: str, operator: str, *values: int, container: str | None = None) -> Body:
+    named = {"containerName": container} if container is not None else {}
+    return {"action": action, "onExitCodes": {"operator": operator, "values": list(values), **named}}
+
+
+DISRUPTED: Body = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "code"),
+    [
+        ([rule("FailJob", "In", 42, 143)], 143),
+        ([rule("FailJob", "In", 137)], 137),
+        ([rule("FailJob", "NotIn", 1, 2)], 143),
+        ([rule("FailJob", "NotIn", 143)], 137),
+        ([rule("FailJob", "In", 143, container="c")], 143),
+        ([rule("FailJob", "In", 143, container="sidecar")], 143),
+        ([rule("Ignore", "In", 143, container="c"), rule("FailJob", "In", 143)], 143),
+        ([rule("Ignore", "In", 143), rule("FailJob", "NotIn", 1)], 137),
+        ([DISRUPTED, rule("FailJob", "In", 143)], 143),
+        ([rule("FailJob", "In", 1, 42)], 0),
+        ([rule("FailJob", "NotIn", 143, 137)], 0),
+        ([rule("FailJob", "In", 143, container="another")], 0),
+        ([rule("Ignore", "In", 137, 143), rule("FailJob", "NotIn", 1)], 0),
+        ([rule("FailIndex", "In", 143), rule("Count", "In", 137), rule("FailJob", "In", 137, 143)], 0),
+        ([DISRUPTED], 0),
+        ([{"action": "FailJob", "onExitCodes": {"values": [143]}}, {"action": "FailJob"}, "x"], 0),
+    ],
+)
+def test_a_job_that_fails_with_a_pod_that_is_stopped_is_not_suspended(rules: list[object], code: int) -> None:
+    body = job(podFailurePolicy={"rules": rules})
+    body["spec"]["template"]["spec"] = {"initContainers": [{"name": "sidecar"}], "containers": [{"name": "c"}]}
+    view = view_of(body)
+    assert view.restart_by is (RestartBy.NEVER if code else RestartBy.SUSPENSION)
+    assert view.no_restart.endswith(f"matches exit code {code}" if code else "")
+
+
 @pytest.mark.parametrize("kind", ["Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"])
 def test_a_job_that_has_ended_or_is_about_to_is_none(kind: str) -> None:
     body = job()
@@ -360,6 +397,7 @@ KEYS = st.sampled_from(
             "updateStrategy",
             "ordinals",
         ),
+        *("podFailurePolicy", "rules", "onExitCodes", "containerName", "containers", "name", "values", "operator"),
         *("rollingUpdate", "partition", "currentRevision", "updateRevision", "observedGeneration", "generation"),
         *("deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", LAST_APPLIED, "apiVersion", "managedBy"),
     ]

@@ -10,6 +10,7 @@ from precision_operator.kube.port import JOBS
 from precision_operator.workloads.kinds import suspension
 from precision_operator.workloads.kinds.kind import Body, TemplateChange, WorkloadKind, read_template
 from precision_operator.workloads.owner import controller_of
+from precision_operator.workloads.reading import containers_of
 from precision_operator.workloads.records import WorkloadRecord
 
 _ENDED = frozenset({"Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"})
@@ -20,6 +21,9 @@ _CRONJOB = "batch/CronJob"
 
 _OWN_CONTROLLER = "kubernetes.io/job-controller"
 _QUEUE = "kueue.x-k8s.io/queue-name"
+
+_STOPPED_CODES = (143, 137)
+"""How a container ends that is stopped: by SIGTERM, or by SIGKILL where its grace was too short."""
 
 INDEXES_CHARACTERS = 16_384
 """A longer list of failed indexes is not read."""
@@ -95,7 +99,33 @@ def _no_restart(body: Body) -> str:
         return "another controller runs it (spec.managedBy)"
     if _QUEUE in mapping(mapping(body.get("metadata")).get("labels")):
         return "Kueue would undo a suspension"
-    return suspension.stated_by(body)
+    return suspension.stated_by(body) or _fatal_suspension(body)
+
+
+def _fatal_suspension(body: Body) -> str:
+    """Why a suspension of ours would end it: its controller asks a suspended Job's pods for their exit codes too.
+
+    The first rule that matches counts. None is about conditions of a pod: those of a suspended Job get no
+    ``DisruptionTarget``.
+    """
+    spec = mapping(body.get("spec"))
+    rules = [mapping(rule) for rule in sequence(mapping(spec.get("podFailurePolicy")).get("rules"))]
+    pod_spec = mapping(mapping(spec.get("template")).get("spec"))
+    names = {text(container.get("name")) for _, container in containers_of(pod_spec)} if rules else ()
+    for code in _STOPPED_CODES:
+        for name in sorted(names):
+            matching = (rule for rule in rules if _matches(mapping(rule.get("onExitCodes")), name, code))
+            if next(matching, {}).get("action") == "FailJob":
+                return f"a suspension would fail it: FailJob in its podFailurePolicy matches exit code {code}"
+    return ""
+
+
+def _matches(exit_codes: Body, container: str, code: int) -> bool:
+    """Whether a rule's ``onExitCodes`` are about a container that ends with this code."""
+    if exit_codes.get("containerName") not in (None, container):
+        return False
+    named = code in sequence(exit_codes.get("values"))
+    return named if exit_codes.get("operator") == "In" else not named and exit_codes.get("operator") == "NotIn"
 
 
 JOB = WorkloadKind("batch/Job", JOBS, RestartBy.SUSPENSION, read_job, TemplateChange.REFUSED)
