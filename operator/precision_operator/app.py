@@ -113,7 +113,8 @@ class App:
         self._sources = {name: PrometheusSource(name, endpoint) for name, endpoint in settings.prometheus.items()}
         limiter = RateLimiter(settings.writes_per_second, settings.concurrent_writes, clock)
         events = EventRecorder(client, identity=settings.identity)
-        restarts, promotions = Restarts(clock), Promotions(clock, known=self._inventory.policy_keys)
+        known = self._inventory.policy_keys
+        restarts, promotions = Restarts(clock, known=known), Promotions(clock, known=known)
         self._halt = halt = Halt(client, clock, namespace=settings.namespace, changed=self._look_at_all)
         enforcement = Enforcement(
             client,

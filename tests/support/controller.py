@@ -102,7 +102,7 @@ class Controller:
             install_all(self.kube)
         self.inventory = Inventory(clock=clock.monotonic)
         self.metrics = Metrics()
-        self.restarts = Restarts(clock)
+        self.restarts = Restarts(clock, known=self.inventory.policy_keys)
         self.promotions = Promotions(clock, known=self.inventory.policy_keys)
         self.halt = Halt(self.kube, clock, namespace="system")
         self.enforcement = Enforcement(

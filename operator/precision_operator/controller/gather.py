@@ -117,7 +117,7 @@ class Gatherer:
             workloads=workloads,
             matching=found.matching,
             evaluation=evaluation,
-            restart_slots=max(0, self._settings.restart_budget - self._restarts.others(key)),
+            restart_slots=self._restarts.slots(key, self._settings.restart_budget, epoch=epoch),
             problem=self._evaluator.problem(plan_of(policy)),
             admission=admission,
             halted=halted,

@@ -136,25 +136,25 @@ class Reconciler:
         now, decided_at = self._clock.time(), self._clock.monotonic()
         decision = decide(policy, before, observation, now)
         self._promotions.note(key, decision.promoting, epoch=observation.epoch)
-        if decision.promotes and body is not None:
-            await self._confirm(key, body, before)
 
         def holds() -> bool:
             return self._leads(observation.epoch)
 
-        if not holds():
-            raise LeaseLost(f"{key.namespace}/{key.name}: another replica may lead; nothing is written", status=409)
-        if observation.halted is None and (cause := self._halt.cause) is not None:
-            raise Halted(cause.message, status=409)
-        # The commit comes first: a stale leader loses here, before it has touched anything.
-        if _deletes(decision) and record is not None:
-            await remove(self._api, key, record)
-            return Pass(0.0)
-        began = self._clock.monotonic()
-        committed = await self._commit(key, record, before, decision)
-        if committed:
-            self._reports.committed(policy, before, decision)
-        self._restarts.note(key, decision.restarting)
+        with self._restarts.noted(key, decision.restarting, epoch=observation.epoch):
+            if decision.promotes and body is not None:
+                await self._confirm(key, body, before)
+            if not holds():
+                raise LeaseLost(f"{key.namespace}/{key.name}: another replica may lead; nothing is written", status=409)
+            if observation.halted is None and (cause := self._halt.cause) is not None:
+                raise Halted(cause.message, status=409)
+            # The commit comes first: a stale leader loses here, before it has touched anything.
+            if _deletes(decision) and record is not None:
+                await remove(self._api, key, record)
+                return Pass(0.0)
+            began = self._clock.monotonic()
+            committed = await self._commit(key, record, before, decision)
+            if committed:
+                self._reports.committed(policy, before, decision)
         acted = await self._actor.act(
             policy, decision.state, decision.actions, emergency=_emergency(decision), holds=holds, began=began
         )

@@ -229,14 +229,10 @@ async def test_while_a_selector_waits_both_are_observed() -> None:
 async def test_restarts_of_other_policies_take_from_the_budget() -> None:
     rig = Rig()
     now = rig.wandering.time()
-    other = PolicyKey("elsewhere", "other")
-    rig.restarts.note(other, (now + 10, now - 10))
-    rig.restarts.note(KEY, (now + 10,))
+    for key in (PolicyKey("elsewhere", "other"), KEY):
+        with rig.restarts.noted(key, (now + 10, now - 10), epoch=0):
+            pass
     assert (await rig.observe()).restart_slots == 4
-    rig.restarts.forget(other)
-    assert (await rig.observe()).restart_slots == 5
-    rig.restarts.note(other, (now + 10,) * 50)
-    assert (await rig.observe()).restart_slots == 0
 
 
 async def test_nodes_are_read_only_for_policies_that_ask_for_them() -> None:
