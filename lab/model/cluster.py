@@ -128,9 +128,8 @@ class Cluster:
         job = self.workloads[name]
         if job.suspended:
             generation = job.object_generation + 1
-            self.workloads[name] = replace(
-                job, suspended=False, suspended_by="", emptied=False, object_generation=generation
-            )
+            job = replace(job, suspended=False, suspended_by="", emptied=False, object_generation=generation)
+            self.workloads[name] = replace(job, makes_pods_since=self.now)
             self._create(name)
 
     def add_referencing(self, name: str, mode: Mode, *, pods: int = 1) -> None:

@@ -49,7 +49,7 @@ class Restarts:
             raise
 
     def slots(self, key: PolicyKey, budget: int, *, epoch: int) -> int:
-        """What the others leave to a policy of ``budget``: what finds no place has freed its own."""
+        """What the others leave to a policy of ``budget``."""
         self._enter(epoch)
         now = self._clock.time()
         taken = sum(now < until for other, all_of in self._until.items() if other != key for until in all_of)

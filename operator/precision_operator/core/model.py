@@ -139,6 +139,8 @@ class WorkloadView:
     """Who suspended its Job, where that was not the operator."""
     emptied: bool = False
     """The Job controller reports that no pod of the suspended Job is left, terminating ones included."""
+    makes_pods_since: float = 0.0
+    """When its Job's controller began to, or went on to; in seconds since the epoch. 0: not known, or it may wait."""
     object_generation: int = 0
     """``metadata.generation`` of its object: a write that was decided on another one must not be carried out."""
     pending_revision: bool = False

@@ -69,7 +69,7 @@ def plan(
         restarting=tuple(sorted(restarting.holding.values())),
         stuck=tuple(sorted(restarting.stuck)),
         pending=tuple(sorted(restarting.pending)),
-        lost=tuple(sorted(restarting.lost)),
+        lost=tuple(sorted(restarting.lost.values())),
         blocked=tuple(sorted(restarting.blocked)),
         predicted_seconds=restarting.predicted_seconds,
     )

@@ -50,8 +50,8 @@ TEMPLATE_CHANGED = (
 REPLACEMENT_PENDING = (
     "ReplacementPending",
     ATTENTION,
-    "a replacement finds no place though its old pod is gone: that capacity is lost, and nothing that can wait is "
-    "restarted",
+    "a replacement finds no place though its old pod is gone: that capacity is lost, and nothing of this policy that "
+    "can wait is restarted",
     "see why: `!kubectl get events --field-selector=reason=FailedScheduling`, and which pods: "
     "`!kubectl get pods {of} --field-selector=status.phase=Pending`",
     "give them room: nodes, devices, quota, volumes; restarts go on by themselves then",

@@ -12,10 +12,16 @@ from precision_operator.core import plan as planning
 from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, Tuning
 from precision_operator.core.desired import Desired
 from precision_operator.core.fleet import highest_generation
-from precision_operator.core.model import PodSignals, PodView, Request, WorkloadView
+from precision_operator.core.model import PodSignals, PodView, Request, RestartBy, WorkloadView
 from precision_operator.core.plan import Plan
 from precision_operator.core.restart.pace import Pace
-from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS, ROUND_SECONDS, Sight
+from precision_operator.core.restart.rounds import (
+    CHECKPOINT_SECONDS,
+    PLACELESS_SECONDS,
+    RESTARTING_SECONDS,
+    ROUND_SECONDS,
+    Sight,
+)
 from tests.support.views import key, literal, pod, reported, workload
 
 GENERATION = 9
@@ -357,3 +363,51 @@ def test_a_process_that_obeys_a_younger_request_than_its_pod_carries_is_asked_ag
 ) -> None:
     found = plan(into(workload(pods=(IN_FP16,)), Mode.FP16), pods={"p": seen})
     assert asked(found) == (["p"] if asked_again else [])
+
+
+def back(age_seconds: float) -> PodView:
+    """In the right mode, and ready."""
+    return old("new", started_mode=Mode.FP32, created_at=NOW - age_seconds)
+
+
+PODS, JOB = RestartBy.PODS, RestartBy.SUSPENSION
+
+
+@pytest.mark.parametrize(
+    ("by", "pods", "makes_pods_since", "lost"),
+    [
+        (PODS, (), 0.0, True),
+        (PODS, (back(PLACELESS_SECONDS - 1),), 0.0, False),
+        (PODS, (back(PLACELESS_SECONDS),), 0.0, True),
+        (PODS, (back(PLACELESS_SECONDS), old("later", ready=False)), 0.0, False),
+        (JOB, (), 0.0, False),
+        (JOB, (), NOW - PLACELESS_SECONDS + 1, False),
+        (JOB, (), NOW - PLACELESS_SECONDS, True),
+        (JOB, (back(PLACELESS_SECONDS),), NOW - PLACELESS_SECONDS, False),
+    ],
+    ids=[
+        "none is created",
+        "the next one waits until this one is available",
+        "no other is created",
+        "one is not ready",
+        "a Job whose controller may wait",
+        "a Job that was resumed a moment ago",
+        "a Job of which no pod is created",
+        "a Job of which one runs",
+    ],
+)
+def test_pods_that_are_not_created_are_lost_capacity_once_their_controller_has_had_the_time(
+    by: RestartBy, pods: tuple[PodView, ...], makes_pods_since: float, *, lost: bool
+) -> None:
+    view = literal(pods=pods, replicas=3, restart_by=by, makes_pods_since=makes_pods_since)
+    under_way = {view.key: Restart(1, NOW - 400, newest=NOW - 500, pods=3, gone=NOW - 300)}
+    found = plan(restarted(view), restarts=under_way)
+    assert found.lost == (("w",) if lost else ())
+
+
+@pytest.mark.parametrize(("ago_seconds", "held"), [(300.0, 1), (2 * RESTARTING_SECONDS, 0)])
+def test_lost_capacity_keeps_its_slot_from_other_policies_for_a_while(ago_seconds: float, held: int) -> None:
+    view = literal(pods=(), replicas=1)
+    gone = NOW - ago_seconds
+    found = plan(restarted(view), restarts={view.key: Restart(1, gone - 1, newest=gone - 9, pods=1, gone=gone)})
+    assert (found.lost, len(found.restarting)) == (("w",), held)

@@ -128,6 +128,25 @@ def test_a_job_is_empty_only_once_its_controller_says_so(status: Body) -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "since"),
+    [
+        ({}, 1795341630.0),
+        ({"conditions": [{"type": "Suspended", "status": "False"}]}, 1795341630.0),
+        ({"conditions": [{"type": "Suspended", "status": "True"}]}, 0.0),
+        ({"failed": 1}, 0.0),
+        ({"startTime": None}, 0.0),
+    ],
+    ids=["runs", "was resumed", "its resumption was not seen", "backs off", "was not seen"],
+)
+def test_since_when_a_job_makes_pods_is_known_where_nothing_holds_its_controller_back(
+    status: Body, since: float
+) -> None:
+    body = job()
+    body["status"] = {"startTime": "2026-11-22T10:00:30Z", **status}
+    assert view_of(body).makes_pods_since == since
+
+
+@pytest.mark.parametrize(
     ("raw", "hot_only"),
     [
         (json.dumps({"spec": {"suspend": False}}), True),
@@ -393,6 +412,7 @@ KEYS = st.sampled_from(
             "succeeded",
             "failedIndexes",
             "conditions",
+            "startTime",
             "type",
             "updateStrategy",
             "ordinals",

@@ -75,7 +75,8 @@ class Restarting:
     removals: list[Action] = field(default_factory=list)
     stuck: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
-    lost: set[str] = field(default_factory=set)
+    lost: dict[str, str] = field(default_factory=dict)
+    """Key → name of the workloads whose replacements find no place."""
     blocked: set[tuple[str, Cause]] = field(default_factory=set)
     predicted_seconds: float | None = None
     holding: dict[str, float] = field(default_factory=dict)
@@ -135,6 +136,8 @@ class Restarting:
             until = restart.counts_since + RESTARTING_SECONDS
             if restart.counts_since <= self.sight.now < until:
                 self._pods += _not_back(workload, restart) if workload is not None else 1
+        elif key in self.lost:  # where there is no room, a workload of another policy would be lost in its place
+            until = restart.counts_since + 2 * RESTARTING_SECONDS
         else:
             return
         if restart.counts_since <= self.sight.now < until:
@@ -234,7 +237,7 @@ class Restarting:
             ran = restart.pods if restart.pods >= 0 else workload.replicas
             # Who had no place before has lost none.
             if sum(not pod.pending for pod in workload.pods) < min(ran, workload.replicas):
-                self.lost.add(workload.name)
+                self.lost[workload.key] = workload.name
         if not pods:
             return
         replacements = [pod for pod in pods if pod.created_at > restart.newest]
@@ -348,9 +351,12 @@ class Restarting:
         """A replacement waits for a place that no pod of its own workload takes up, or a quota lets none be created."""
         if any(pod.terminating for pod in workload.pods):
             return False
-        by_pods, pods = workload.restart_by is RestartBy.PODS, workload.pods
-        if restart.gone and by_pods and len(pods) < workload.replicas and all(pod.ready for pod in pods):
-            return self.sight.now - restart.gone >= PLACELESS_SECONDS
+        pods, since = workload.pods, restart.gone
+        if workload.restart_by is RestartBy.SUSPENSION:
+            since = 0.0 if pods else workload.makes_pods_since
+        if since and restart.gone and len(pods) < workload.replicas and all(pod.ready for pod in pods):
+            # A StatefulSet may make the next pod only once the newest one has been ready for a while.
+            return self.sight.now - max((since, *(pod.created_at for pod in pods))) >= PLACELESS_SECONDS
         return any(
             pod.pending and pod.created_at > restart.newest and self.sight.now - pod.created_at >= PLACELESS_SECONDS
             for pod in pods

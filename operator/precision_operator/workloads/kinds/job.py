@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from precision_operator.api.wire import integer, mapping, sequence, text
+from precision_operator.api.wire import integer, mapping, parse_time, sequence, text
 from precision_operator.contract import MAX_INDEXES
 from precision_operator.core.model import RestartBy
 from precision_operator.kube.port import JOBS
@@ -44,7 +44,7 @@ def read_job(body: Body) -> WorkloadRecord | None:
         suspended_by=suspension.suspended_by(body) if suspended else "",
         emptied=suspended and _emptied(body),
     )
-    return replace(record, view=replace(record.view, indexes=_indexes(body)))
+    return replace(record, view=replace(record.view, indexes=_indexes(body), makes_pods_since=_makes_pods_since(body)))
 
 
 def _indexes(body: Body) -> int:
@@ -64,9 +64,19 @@ def finished(body: Body) -> bool:
 def _emptied(body: Body) -> bool:
     """Its controller has carried the suspension out, and waits for no pod that terminates."""
     status = mapping(body.get("status"))
+    return _known_suspended(status) and all(integer(status.get(count), 0) == 0 for count in ("active", "terminating"))
+
+
+def _makes_pods_since(body: Body) -> float:
+    """Its controller sets ``startTime`` anew when it resumes it. Once a pod has failed, it may wait before the next."""
+    status = mapping(body.get("status"))
+    waits = _known_suspended(status) or integer(status.get("failed"), 0) > 0
+    return 0.0 if waits else parse_time(status.get("startTime")) or 0.0
+
+
+def _known_suspended(status: Body) -> bool:
     conditions = map(mapping, sequence(status.get("conditions")))
-    seen = any(found.get("type") == "Suspended" and found.get("status") == "True" for found in conditions)
-    return seen and all(integer(status.get(count), 0) == 0 for count in ("active", "terminating"))
+    return any(found.get("type") == "Suspended" and found.get("status") == "True" for found in conditions)
 
 
 def expected_pods(body: Body) -> int:
