@@ -11,7 +11,7 @@ MARGIN_SECONDS = 5.0
 """After its grace a pod's object may take this long to go."""
 
 FORCED_SECONDS = 30.0
-"""A node that answers has ended a pod this long after it was deleted with a grace of one second."""
+"""A kubelet that answers has ended a pod this long after it was deleted with a grace of one second."""
 
 
 def begun(workload: WorkloadView, restart: Restart) -> bool:

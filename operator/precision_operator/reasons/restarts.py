@@ -32,7 +32,9 @@ FOREIGN_FINALIZER = (
 NOT_TERMINATED = (
     "NotTerminated",
     ATTENTION,
-    "a node that answers has not ended pods that were deleted with a grace of one second, half a minute ago",
+    "pods that were deleted with a grace of one second half a minute ago have not ended, and their node is not known "
+    "to be away; the operator knows that only where it may read nodes (rbac.nodes of the chart)",
+    "see whether the node answers: `!kubectl get nodes`",
     _WHERE,
     "look at their events, and at the kubelet and the container runtime of that node: `!kubectl describe pods {of}`",
     "a process that waits for storage or for a device ends with a reboot of its node; deleting the pod by --force "
