@@ -109,6 +109,19 @@ def test_a_leader_killed_at_any_step_leaves_no_job_suspended(passes: int, writes
     assert world.really_in(Mode.FP32) == set(JOBS)
 
 
+@pytest.mark.parametrize(("own_seconds", "predicted_seconds"), [(90.0, 60.0), (600.0, 600.0)])
+def test_an_emergency_predicts_no_less_than_the_grace_that_a_suspension_leaves_to_a_jobs_pods(
+    own_seconds: float, predicted_seconds: float
+) -> None:
+    world = jobs()
+    job = world.workloads["job-1"]
+    pods = tuple(replace(pod, own_grace_seconds=own_seconds) for pod in job.pods)
+    world.workloads["job-1"] = replace(job, pods=pods)
+    incident = emergency(world).decide().state.incident
+    assert incident is not None
+    assert incident.predicted_seconds == predicted_seconds
+
+
 def test_a_job_that_somebody_else_suspended_stays_so() -> None:
     world = jobs()
     world.suspend("job-1", by="kubectl")

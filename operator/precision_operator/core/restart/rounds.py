@@ -175,7 +175,8 @@ class Restarting:
         if self.pace.urgent and urgent:
             sizes = [len(pods) for _, pods in urgent]
             at_once = self.pace.pods_at_once(sum(sizes) + self._pods)
-            self.predicted_seconds = self.pace.predicted_seconds(sizes)
+            kept = [self._kept_seconds(d.workload, pods) for d, pods in urgent]
+            self.predicted_seconds = max(self.pace.predicted_seconds(sizes), *kept)
             for desired, pods in urgent:
                 if self._pods and self._pods + len(pods) > at_once:
                     break  # in this order: smaller ones would overtake a large one for ever
@@ -283,6 +284,12 @@ class Restarting:
         """No longer than is waited for; None: the pod's own. A kubelet that waits already cannot be hastened."""
         patience = self.pace.leaving_seconds
         return max(1, round(patience)) if patience is not None and pod.own_grace_seconds > patience else None
+
+    def _kept_seconds(self, workload: WorkloadView, pods: list[PodView]) -> float:
+        """How long a Job's pods may take to go where an emergency would give others less; 0: no longer than others."""
+        by_suspension = workload.restart_by is RestartBy.SUSPENSION
+        longer = (pod.own_grace_seconds for pod in pods if by_suspension and self._grace(pod) is not None)
+        return max(longer, default=0.0)
 
     def _evicts(self, desired: Desired) -> bool:
         return self.pace.evicts or not desired.rollback
