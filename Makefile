@@ -29,8 +29,8 @@ check: setup ## Style, types, architecture, generated files, quick unit tests (a
 admission: setup ## Judge admission by its corpus of pods, and what outlives policies; also on an older minor; writes build/admission.json (about 12 minutes)
 	@$(PYTHON) -m lab.admission
 
-restarts: setup ## Restart every kind on the full cluster, kill leaders meanwhile, predict emergencies; writes build/restarts.json (about 7 minutes)
-	@$(PYTHON) -m lab.restarts
+restarts: setup ## Restart every kind on the full cluster, kill leaders meanwhile, predict emergencies of fleets drawn by SEED; writes build/restarts.json (about 7 minutes)
+	@$(PYTHON) -m lab.restarts $(if $(SEED),--seed $(SEED))
 
 isolation: setup ## Measure how well tenants are kept apart; writes build/isolation.json (PARTS="decide …" for some of them)
 	@$(PYTHON) -m lab.isolation $(PARTS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab import paths, process, restarts
+from lab.model import predictions
 from lab.model.predictions import Prediction, drawn, predicted
 from lab.model.predictions import figures as of_predictions
 from lab.restarts import Figures, figures, out_of_bounds
@@ -92,10 +93,17 @@ def test_the_command_fails_where_a_test_does_or_a_figure_is_out_of_bounds(
     monkeypatch.setattr(restarts, "REPORT", tmp_path / "restarts.xml")
     monkeypatch.setattr(restarts, "RESULT", tmp_path / "restarts.json")
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    monkeypatch.setattr(restarts, "all_of_them", list)
-    monkeypatch.setattr(restarts, "figures", lambda *_: found)
-    assert restarts.main() == code
-    assert json.loads((tmp_path / "restarts.json").read_text()) == found
+    monkeypatch.setattr(restarts, "all_of_them", lambda seed: [seed])
+    monkeypatch.setattr(restarts, "figures", lambda _, predictions: found | {"of": predictions})
+    assert restarts.main(["--seed", "7"]) == code
+    assert json.loads((tmp_path / "restarts.json").read_text()) == {**found, "of": [7], "seed": 7}
+
+
+def test_another_seed_draws_other_fleets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "predicted", lambda seed: seed)
+    first, second = (predictions.all_of_them(seed) for seed in (0, 1))
+    assert len(first) == len(second) == predictions.COUNT
+    assert not set(first) & set(second)
 
 
 def test_an_error_is_a_share_of_what_was_measured() -> None:
