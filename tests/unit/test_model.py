@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,7 +13,7 @@ from lab.errors import LabError
 from lab.model import events
 from lab.model.canonical import fingerprint
 from lab.model.delivery import Violation
-from lab.model.drills import answer, converge
+from lab.model.drills import Drills, answer, converge
 from lab.model.events import Event, apply, writes
 from lab.model.explore import Explorer, Finding
 from lab.model.fleet import Fleet, policy_uids
@@ -20,12 +21,13 @@ from lab.model.invariants import Checker
 from lab.model.possible import enabled
 from lab.model.scenarios import scenario
 from lab.model.trace import read_trace, replay, write_trace
+from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.state import Phase, State
-from precision_operator.core.actions import DeleteAssignment, DeletePod
+from precision_operator.core.actions import Action, DeleteAssignment, DeletePod, EvictPod, Notify, ResumeJob
 from precision_operator.core.decide import Decision, decide
-from precision_operator.core.model import Observation
+from precision_operator.core.model import Observation, RestartBy
 
 pytestmark = pytest.mark.slow
 
@@ -186,6 +188,57 @@ def test_a_planted_fault_of_delivery_breaks_its_invariant(
     for kind in (event, "pass"):
         fleet = apply(fleet, Event(kind), checker, played.edits)
     assert invariant in {violation.invariant for violation in checker.found}
+
+
+def hasty(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
+    """Resumes what it suspended, whether or not pods are left."""
+    decision, generation = decide(policy, state, observation, now), state.generation
+    suspended = [job for job in observation.workloads if job.suspended and job.pods]
+    resumed = [ResumeJob(job, generation, job.object_generation) for job in suspended]
+    return replace(decision, actions=(*decision.actions, *resumed))
+
+
+def plucking(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
+    """Takes the pods of Jobs away one by one."""
+    decision, generation = decide(policy, state, observation, now), state.generation
+    jobs = [job for job in observation.workloads if job.restart_by is RestartBy.SUSPENSION]
+    return replace(decision, actions=tuple(EvictPod(job, job.pods[0], generation) for job in jobs))
+
+
+@pytest.mark.parametrize(
+    ("fault", "root", "text"),
+    [
+        (hasty, "suspending", "a Job is resumed that others suspended, or that has pods"),
+        (plucking, "healthy", "a pod of a Job is taken away: it uses up the back-off limit"),
+    ],
+)
+def test_a_planted_fault_in_how_jobs_are_restarted_is_noticed(
+    fault: Callable[..., Decision], root: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = scenario("jobs")
+    fleet, right, wrong = after(*played.roots[root], name="jobs"), Checker(), Checker()
+    apply(fleet, Event("pass"), right, played.edits)
+    monkeypatch.setattr(events, "decide", fault)
+    apply(fleet, Event("pass"), wrong, played.edits)
+    assert (right.found, text in {violation.text for violation in wrong.found}) == ([], True)
+
+
+def test_the_exploration_performs_every_write_that_can_be_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    performed: set[object] = set()
+    act = World.act
+
+    def noted(world: World, action: Action) -> None:
+        before = world.writes, world.assignment
+        act(world, action)
+        if (world.writes, world.assignment) != before:
+            performed.update({type(action), ("checkpoint", getattr(action, "checkpoint", False))})
+
+    monkeypatch.setattr(World, "act", noted)
+    monkeypatch.setattr(Drills, "run", lambda *_: None)  # they cost most of the time, and do it again
+    for name in ("jobs", "restarts", "adoption"):  # of what they try, as little as it takes
+        part = replace(scenario(name), kinds=scenario(name).kinds & {"delete-policy"})
+        Explorer(part).run(depth=2, faults=1, seconds=float("inf"))
+    assert {*get_args(Action), ("checkpoint", True)} - performed == {Notify}, "an Event is no write"
 
 
 def passive(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
