@@ -6,8 +6,9 @@ import argparse
 import json
 import multiprocessing
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -24,9 +25,17 @@ from lab.progress import console, say
 REPORT = paths.BUILD / "model.json"
 TRACES = paths.BUILD / "model"
 
+DEPTH, FAULTS, SECONDS = 8, 2, 150.0
+MUTANTS, MINUTES = 300, 13.0
+"""What a whole run asks for."""
+
+LEAST_DEPTH, LEAST_FAULTS = 8, 1
+LEAST_MUTANTS, LEAST_KILLED = 300, 0.9
+"""What a whole run must come to: one that time ended early says little."""
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit code is 0 where nothing was violated."""
+    """Run one command; the exit code is 0 where nothing was violated, and a whole run was within its bounds."""
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
@@ -42,19 +51,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lab.model", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     explore = commands.add_parser("explore", help="run decide under everything that can happen to a small fleet")
-    mutate_ = commands.add_parser("mutate", help="break the core in one place at a time: do tests and explorer notice?")
+    mutate_ = commands.add_parser(
+        "mutate", help="break what decides in one place at a time: do tests and explorer notice?"
+    )
     both = commands.add_parser("all", help="both, and write build/model.json")
     again = commands.add_parser("replay", help="run the trace of a violation again, state by state")
     for command in (explore, both):
-        command.add_argument("--depth", type=int, default=8, help="events in a sequence (default: %(default)s)")
+        command.add_argument("--depth", type=int, default=DEPTH, help="events in a sequence (default: %(default)s)")
         command.add_argument(
-            "--faults", type=int, default=2, help="faults, commands, edits in it (default: %(default)s)"
+            "--faults", type=int, default=FAULTS, help="faults, commands, edits in it (default: %(default)s)"
         )
-        command.add_argument("--seconds", type=float, default=150.0, help="a scenario ends then (default: %(default)s)")
-    for command in (mutate_, both):
-        command.add_argument("--mutants", type=int, default=300, help="size of the sample (default: %(default)s)")
         command.add_argument(
-            "--minutes", type=float, default=13.0, help="no mutant begins later (default: %(default)s)"
+            "--seconds", type=float, default=SECONDS, help="a scenario ends then (default: %(default)s)"
+        )
+    for command in (mutate_, both):
+        command.add_argument("--mutants", type=int, default=MUTANTS, help="size of the sample (default: %(default)s)")
+        command.add_argument(
+            "--minutes", type=float, default=MINUTES, help="no mutant begins later (default: %(default)s)"
         )
         command.add_argument("--seed", type=int, default=5, help="of the sample (default: %(default)s)")
         command.add_argument("--only", default="", help="only mutants whose name contains this")
@@ -81,7 +94,8 @@ def _explore(options: argparse.Namespace, only: list[str] | None) -> int:
             say(
                 f"{result.scenario}: {finding.violation}, after {len(finding.trace)} events: {path.relative_to(paths.ROOT)}"
             )
-    _report(
+    whole = only is None and (options.depth, options.faults, options.seconds) == (DEPTH, FAULTS, SECONDS)
+    return int(any(result.findings for result in results)) | _report(
         {
             "workloads": max(len(scenario(name).start.workloads) for name in names),
             "states": sum(result.states for result in results),
@@ -98,9 +112,9 @@ def _explore(options: argparse.Namespace, only: list[str] | None) -> int:
                 }
                 for result in results
             },
-        }
+        },
+        whole=whole,
     )
-    return int(any(result.findings for result in results))
 
 
 def explore_all(names: Iterable[str], *, depth: int, faults: int, seconds: float) -> list[Result]:
@@ -155,20 +169,38 @@ def _mutate(options: argparse.Namespace) -> int:
         killer = (entry.killed_by or "nobody").partition("::")[0]
         killers[killer] = killers.get(killer, 0) + 1
     say(f"{len(mutations)} mutants: " + ", ".join(f"{count} by {who}" for who, count in sorted(killers.items())))
-    _report(
+    whole = not options.only and (options.mutants, options.minutes) == (MUTANTS, MINUTES)
+    return _report(
         {
             "mutants": len(mutations),
             "killed": len(mutations) - len(survivors),
             "killers": killers,
             "seed": options.seed,
             "survivors": [{"name": entry.name, "diff": entry.diff} for entry in survivors],
-        }
+        },
+        whole=whole,
     )
-    return 0
 
 
-def _report(part: dict[str, object]) -> None:
-    """Add to build/model.json: exploration and mutation may be run apart."""
-    whole = json.loads(REPORT.read_text()) if REPORT.exists() else {}
+def out_of_bounds(part: Mapping[str, Any]) -> list[str]:
+    """What a whole run of the exploration, or of the mutants, did not come to, each with its bound."""
+    found: list[str] = []
+    if "depth" in part and (part["faults"] < LEAST_FAULTS or part["depth"] < LEAST_DEPTH):
+        bound = f"at least {LEAST_DEPTH} with {LEAST_FAULTS} fault in every scenario"
+        found.append(f"depth: {bound}, found {part['depth']} with {part['faults']}")
+    if "mutants" in part and part["mutants"] < LEAST_MUTANTS:
+        found.append(f"mutants: at least {LEAST_MUTANTS} judged, found {part['mutants']}")
+    if "mutants" in part and part["killed"] < LEAST_KILLED * part["mutants"]:
+        found.append(f"killed: at least {LEAST_KILLED:.0%} of {part['mutants']}, found {part['killed']}")
+    return found
+
+
+def _report(part: dict[str, object], *, whole: bool) -> int:
+    """Add to build/model.json: exploration and mutation may be run apart. 1 where a whole run is out of its bounds."""
+    before = json.loads(REPORT.read_text()) if REPORT.exists() else {}
     REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(json.dumps({**whole, **part}, indent=1) + "\n")
+    REPORT.write_text(json.dumps({**before, **part}, indent=1) + "\n")
+    broken = out_of_bounds(part) if whole else []
+    for bound in broken:
+        console.print(f"[red]out of bounds[/red]: {bound}")
+    return int(bool(broken))

@@ -1,4 +1,4 @@
-"""Judges the tests of the core by mutants: one small wrong thing at a time, and who notices.
+"""Judges the tests of what decides by mutants: one small wrong thing at a time, and who notices.
 
 operators: what can be made wrong; judges: the tests and the explorer; run: a seeded sample, each in a forked process.
 """

@@ -1,4 +1,4 @@
-"""Who judges a mutant: each test of the core, and the exploration of each scenario; what they cost, and what they call."""
+"""What is made wrong, and who judges it: each test of it, and the exploration of each scenario; what they cost and call."""
 
 from __future__ import annotations
 
@@ -19,9 +19,28 @@ from lab.errors import LabError
 from lab.model.explore import Explorer
 from lab.model.scenarios import Scenario, scenarios
 
-TESTS = ("tests/unit/core", "tests/property")
+TESTS = (
+    "tests/unit/core",
+    "tests/property",
+    "tests/unit/workloads",
+    "tests/unit/admission",
+    "tests/unit/controller/test_act.py",
+    "tests/unit/controller/test_act_restarts.py",
+    "tests/unit/controller/test_disruptions.py",
+)
 EXPLORER = "explorer"
-CORE = Path(precision_operator.__file__).parent / "core"
+PACKAGE = Path(precision_operator.__file__).parent
+CORE = PACKAGE / "core"
+MUTATED = (
+    CORE,
+    PACKAGE / "admission" / "environment.py",
+    PACKAGE / "admission" / "pod.py",
+    PACKAGE / "controller" / "writes.py",
+    PACKAGE / "workloads" / "budgets.py",
+    PACKAGE / "workloads" / "kinds",
+    PACKAGE / "workloads" / "requests.py",
+)
+"""The core, and what else decides on a pod or a Job: how it is read, given its mode, and written to."""
 
 _EXAMPLES = 10
 """Examples of a property, for each mutant: the same ones each time."""
@@ -42,7 +61,7 @@ class Judge:
     seconds: float = 0.0
     """Of a processor, with the core as it is."""
     calls: frozenset[tuple[str, str]] | None = None
-    """(file, function) of the core that it reaches; None: it is taken to reach all."""
+    """(file, function) of what is mutated that it reaches; None: it is taken to reach all of the core."""
 
     @property
     def explores(self) -> bool:
@@ -56,7 +75,14 @@ class Judge:
 
     def reaches(self, functions: frozenset[tuple[str, str]]) -> bool:
         """Whether it can notice what is wrong in one of these."""
-        return bool(functions) and (self.calls is None or bool(self.calls & functions))
+        if self.calls is None:
+            return any(Path(file).is_relative_to(CORE) for file, _ in functions)
+        return bool(self.calls & functions)
+
+
+def mutated() -> list[Path]:
+    """The modules that are made wrong."""
+    return sorted(file for path in MUTATED for file in (path.rglob("*.py") if path.is_dir() else (path,)))
 
 
 def with_judges(body: Callable[[list[Judge]], None]) -> None:
@@ -140,8 +166,8 @@ def traced(judge: Judge) -> Trace:
         noticed = judge.run()
     finally:
         sys.settrace(None)
-    seconds, core = time.process_time() - begun, str(CORE)
-    calls = frozenset((c.co_filename, c.co_qualname) for c in reached.values() if c.co_filename.startswith(core))
+    seconds, files = time.process_time() - begun, set(map(str, mutated()))
+    calls = frozenset((c.co_filename, c.co_qualname) for c in reached.values() if c.co_filename in files)
     return Trace(noticed, seconds, None if judge.explores else calls)
 
 

@@ -96,7 +96,7 @@ def _decisive(tree: ast.AST) -> Iterator[ast.AST]:
         match child:
             case ast.JoinedStr() | ast.arguments():
                 continue
-            case ast.ClassDef(body=body) | ast.FunctionDef(body=body):
+            case ast.ClassDef(body=body) | ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
                 for statement in body:
                     if not (isinstance(child, ast.ClassDef) and isinstance(statement, ast.AnnAssign)):
                         yield from _decisive(ast.Expr(statement))  # type: ignore[arg-type]

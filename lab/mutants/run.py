@@ -1,6 +1,6 @@
-"""Judges the tests: breaks the core in one place at a time, and asks those who call that place whether they notice.
+"""Judges the tests: breaks the operator in one place at a time, and asks those who call that place whether they notice.
 
-Core and tests are loaded once. Each mutant lives in a process forked from this one, in which the functions of its module
+Operator and tests are loaded once. Each mutant lives in a process forked from this one, in which the functions of its module
 get the mutant's code: the checkout is never touched, and two mutants never meet.
 """
 
@@ -26,7 +26,7 @@ from typing import BinaryIO, NoReturn, TypeVar
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lab.errors import LabError
-from lab.mutants.judges import CORE, Judge, Trace, known, traced, with_judges
+from lab.mutants.judges import PACKAGE, Judge, Trace, known, mutated, traced, with_judges
 from lab.mutants.operators import Mutant, Place, places
 from lab.progress import console
 
@@ -49,7 +49,7 @@ class Mutation:
 
 
 def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mutation]:
-    """Judge a seeded sample of the core's mutants; where ``seconds`` end first, a smaller one.
+    """Judge a seeded sample of the mutants; where ``seconds`` end first, a smaller one.
 
     Raises:
         LabError: the tests or the explorer find a fault in the core as it is.
@@ -75,9 +75,8 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
 
 
 def _places() -> Iterator[Place]:
-    package = CORE.parent.parent
-    for path in sorted(CORE.rglob("*.py")):
-        module = ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
+    for path in mutated():
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         yield from places(module, path)
 
 

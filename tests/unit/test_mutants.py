@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lab.mutants.judges import CORE, Judge
+from lab.model import cli
+from lab.model.cli import out_of_bounds
+from lab.model.explore import Result
+from lab.mutants.judges import CORE, MUTATED, PACKAGE, Judge, mutated
 from lab.mutants.operators import places
-from lab.mutants.run import forked, meet
+from lab.mutants.run import Mutation, forked, meet
 from precision_operator.core.cohorts.order import cohort_size
 
 pytestmark = pytest.mark.slow
@@ -36,6 +39,59 @@ def test_mutants_are_wrong_in_one_place_and_spare_texts(tmp_path: Path) -> None:
     for mutant in found:
         compile(mutant.wrong, mutant.name, "exec")
         assert mutant.diff.count("\n-") + mutant.diff.startswith("-") == 1
+
+
+def test_coroutines_are_mutated_too_and_their_signatures_are_not(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("async def late(at: float | None = 1) -> float | None:\n    return at if at > 2 else None\n")
+    found = {place.what for place in places("module", module) if place.mutant() is not None}
+    choices = {"always the first choice", "always the second choice"}
+    assert found == {*choices, "Gt becomes GtE", "Gt becomes Lt", "2 becomes 3"}
+
+
+def test_what_is_mutated_exists_and_an_exploration_judges_the_core_alone() -> None:
+    assert all(path.exists() for path in MUTATED)
+    assert {"rounds.py", "writes.py", "budgets.py", "job.py", "pod.py"} <= {path.name for path in mutated()}
+    exploration = Judge("explorer::jobs", lambda: "")
+    assert exploration.reaches(frozenset({(str(COHORTS), "rank")}))
+    assert not exploration.reaches(frozenset({(str(PACKAGE / "workloads" / "budgets.py"), "rank")}))
+    assert not exploration.reaches(frozenset())
+
+
+@pytest.mark.parametrize(
+    ("part", "bounds"),
+    [
+        ({"depth": 8, "faults": 1}, []),
+        ({"depth": 8, "faults": 0}, ["depth"]),
+        ({"depth": 7, "faults": 1}, ["depth"]),
+        ({"mutants": 300, "killed": 270}, []),
+        ({"mutants": 300, "killed": 269}, ["killed"]),
+        ({"mutants": 299, "killed": 299}, ["mutants"]),
+        ({"mutants": 0, "killed": 0}, ["mutants"]),
+    ],
+)
+def test_a_whole_run_that_says_too_little_is_named_with_its_bound(part: dict[str, int], bounds: list[str]) -> None:
+    assert [line.partition(":")[0] for line in out_of_bounds(part)] == bounds
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(("mutate",), 1), (("mutate", "--mutants", "2"), 0), (("mutate", "--only", "core"), 0)]
+)
+def test_only_a_whole_run_fails_for_what_survives(
+    words: tuple[str, ...], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cli, "REPORT", tmp_path / "model.json")
+    monkeypatch.setattr(cli, "mutate", lambda **_: [Mutation("core.x:1 Lt becomes Gt", "", "")] * 300)
+    assert cli.main(list(words)) == code
+
+
+@pytest.mark.parametrize(("words", "code"), [(("explore",), 1), (("explore", "--depth", "2"), 0)])
+def test_only_a_whole_run_fails_for_how_deep_it_came(
+    words: tuple[str, ...], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cli, "REPORT", tmp_path / "model.json")
+    monkeypatch.setattr(cli, "explore_all", lambda *_, **__: [Result("jobs", depth=2, faults=1)])
+    assert cli.main(list(words)) == code
 
 
 def spins() -> Iterator[str]:
