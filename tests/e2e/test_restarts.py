@@ -36,7 +36,7 @@ BUDGETED, PENDING, FLIPPED = (
     Workload("pending", "StatefulSet"),
     Workload("flipped", "StatefulSet", hot=True),
 )
-INTERRUPTED = Workload("interrupted", "Job", stop=Stop.LINGERS, grace_seconds=25)
+INTERRUPTED = Workload("interrupted", "Job", stop=Stop.LINGERS, grace_seconds=35)
 """Nobody may shorten what the Job's controller gives its pods: its leader is killed meanwhile."""
 SAVED = Workload("saved", hot=True)
 """It reads requests, and is restarted all the same: its policy says so."""
@@ -79,6 +79,10 @@ class Facts:
     interrupted: Json = field(default_factory=dict)
     """The Job, after the successor's rollback."""
     interrupted_mode: str = ""
+    interrupted_pod: str = ""
+    """The Job's, before it was suspended."""
+    graces: dict[str, list[int]] = field(default_factory=dict)
+    """Pod of any of the fleets → the graces that the operator named as it deleted it."""
     saved: tuple[float, list[float], float] = (0.0, [], 0.0)
     """When a checkpoint was asked for, when the trainer had one, and when its pod was taken away."""
 
@@ -136,6 +140,9 @@ def _play(crowded: Watched, held_up: Watched, interrupted: Watched, checkpoints:
     held_up.fleet.until_phase("Held")
     facts.rolled_out = held_up.reported(PENDING.name)[PENDING.name]
     _end_of_the_job(crowded, facts)
+    facts.graces = {
+        pod: graces for watched in (crowded, held_up, interrupted) for pod, graces in watched.graces().items()
+    }
     return facts
 
 
@@ -188,6 +195,7 @@ def _lives(watched: Watched) -> dict[str, str]:
 
 def _interrupt(watched: Watched, facts: Facts) -> None:
     """The leader is killed while the Job is suspended, and its pod takes its time; another one is started."""
+    facts.interrupted_pod = watched.pod(INTERRUPTED.name)["metadata"]["name"]
     with watched.followed([SAVED.name]) as followed:
         _abort(watched)
         wait_for(
@@ -297,6 +305,11 @@ def test_the_successor_of_a_killed_leader_resumes_the_job_that_it_suspended(fact
     assert not facts.interrupted["spec"].get("suspend")
     assert facts.interrupted["status"].get("failed", 0) == 0
     assert facts.interrupted_mode == "fp32"
+
+
+def test_a_pod_that_is_late_is_deleted_again_with_a_grace_of_one_second_and_none_with_no_grace(facts: Facts) -> None:
+    assert set(facts.graces[facts.interrupted_pod]) == {1}, "a Job's controller deletes its pod first"
+    assert min(grace for graces in facts.graces.values() for grace in graces) == 1
 
 
 def test_a_trainer_that_reads_requests_has_a_checkpoint_of_the_request_before_its_pod_is_taken_away(

@@ -185,6 +185,15 @@ class Watched:
             and write.succeeded
         )
 
+    def graces(self) -> dict[str, list[int]]:
+        """Pod → the graces in seconds that the operator named as it deleted it, in their order, by the audit log."""
+        found: dict[str, list[int]] = {}
+        for write in Audit(self.audit_log).writes([OPERATOR]):
+            of_a_pod = (write.namespace, write.resource, write.verb) == (self.fleet.namespace, "pods", "delete")
+            if of_a_pod and write.succeeded and isinstance(write.body, dict) and "gracePeriodSeconds" in write.body:
+                found.setdefault(write.name, []).append(write.body["gracePeriodSeconds"])
+        return found
+
     def asked_to_save_at(self, pod: str) -> float:
         """When the operator first asked this pod for a checkpoint, by the audit log."""
         return min(
