@@ -1,6 +1,7 @@
 """Reading back what happened: the API server's audit log and the trainers' own log lines."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,6 +42,19 @@ def _committed(writes: Iterable[Write], since: float) -> Iterator[tuple[float, d
     for write in writes:
         if write.resource == "precisionassignments" and write.succeeded and write.at >= since:
             yield write.at, write.body.get("state", {}) if isinstance(write.body, dict) else {}
+
+
+def fenced_at(logs: Path) -> dict[str, float]:
+    """Kind of write → when the replica that leads first found that forbidden ones are denied, by its log."""
+    found: dict[str, float] = {}
+    for path in sorted(logs.glob("*.log")):
+        lines = list(_lines(path))
+        if any(line.get("message") == "leading" for line in lines):
+            for line in lines:
+                said = re.fullmatch("fenced: forbidden (.+) are denied", str(line.get("message")))
+                if said is not None:
+                    found.setdefault(said[1], datetime.fromisoformat(line["time"]).timestamp())
+    return found
 
 
 @dataclass(frozen=True)

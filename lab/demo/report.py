@@ -101,6 +101,11 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "rollbacks": None if writes is None else len(incidents),
         "api_writes": api_writes,
         "prometheus_queries": facts.prometheus_queries,
+        "fenced_at": facts.fenced_at,
+        "first_written_at": {
+            "writes to pods": _first_at(writes, {"pods", "pods/eviction"}, since=facts.started_at),
+            "evictions": _first_at(writes, {"pods/eviction"}, since=facts.started_at),
+        },
     }
 
 
@@ -155,6 +160,11 @@ def _last_patch(writes: list[Write] | None, decided: float | None, until: float)
         return None
     urgent = [w for w in writes if w.succeeded and decided <= w.at <= until and w.resource == "pods"]
     return max((w.at for w in urgent), default=None)
+
+
+def _first_at(writes: list[Write] | None, resources: set[str], *, since: float) -> float | None:
+    times = (write.at for write in writes or () if write.at >= since and write.resource in resources)
+    return min(times, default=None)
 
 
 def _count(writes: list[Write] | None, since: float, until: float) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from lab.cluster.kubectl import Json
+from lab.demo.evidence import fenced_at
 from lab.demo.fleet import (
     ACCELERATOR,
     FAULT,
@@ -62,6 +63,7 @@ class Facts:
     rollout_before: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     rollout_after: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     finished_at: float = 0.0
+    fenced_at: dict[str, float] = field(default_factory=dict)
     modes_after: dict[str, str] = field(default_factory=dict)
     operator_replicas: int = -1
     new_pod_modes: dict[str, str] = field(default_factory=dict)
@@ -157,8 +159,13 @@ class Story:
             facts.prometheus_queries = queries_after - queries_before
 
     def look(self) -> None:
-        """No template was touched, and no hot pod replaced."""
+        """No template was touched, and no hot pod replaced. The operator's logs are kept, for its pods go next."""
         self.facts.finished_at = time.time()
+        folder = self._stage.evidence / "operator"
+        folder.mkdir(exist_ok=True)
+        for name in (pod["metadata"]["name"] for pod in self._stage.pods(SYSTEM)):
+            (folder / f"{name}.log").write_text(self._stage.kubectl("logs", name, "-n", SYSTEM).stdout)
+        self.facts.fenced_at = fenced_at(folder)
         self.facts.rollout_after = rollout_state(self._stage)
         self.facts.modes_after = {pod: mode for pod, (mode, _) in self._metrics.modes(NAMESPACE).items()}
 

@@ -73,5 +73,10 @@ def test_new_pods_start_in_the_fallback_with_the_operator_away(report: Report) -
     assert report["gate"] == {"operator_replicas": 0, "new_pod_modes": ["fp32"]}
 
 
+@pytest.mark.parametrize("what", ["writes to pods", "evictions"])
+def test_the_fence_was_found_to_hold_before_the_first_write(report: Report, what: str) -> None:
+    assert report["fenced_at"][what] < report["first_written_at"][what]
+
+
 def test_who_breaches_first_may_go_alone_first_and_then_all_go(report: Report) -> None:
     assert 1 <= report["rollbacks"] <= 2

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from lab.cluster.audit import Audit
-from lab.demo.evidence import decided_at, flips, rollbacks, trainer_events
+from lab.demo.evidence import decided_at, fenced_at, flips, rollbacks, trainer_events
 
 USER = "system:serviceaccount:precision-system:precision-operator"
 
@@ -42,6 +42,16 @@ def test_decision_is_the_first_committed_assignment_that_says_rolling_back(tmp_p
     at = decided_at(writes, since=0.0)
     assert at == writes[2].at
     assert decided_at(writes, since=at + 1) is None
+
+
+def test_when_the_fence_was_found_to_hold_is_read_from_the_log_of_the_replica_that_leads(tmp_path: Path) -> None:
+    def said(second: int, message: str) -> str:
+        return json.dumps({"time": f"2026-11-21T11:00:{second:02d}.250Z", "message": message}) + "\n"
+
+    pods, evictions = "fenced: forbidden writes to pods are denied", "fenced: forbidden evictions are denied"
+    (tmp_path / "waits.log").write_text(said(1, pods) + said(1, evictions))
+    (tmp_path / "leads.log").write_text(said(2, pods) + "a warning\n" + said(3, "leading") + said(9, pods))
+    assert {what: at % 60 for what, at in fenced_at(tmp_path).items()} == {"writes to pods": 2.25}
 
 
 def test_rollbacks_are_the_incidents_that_were_committed(tmp_path: Path) -> None:
