@@ -63,9 +63,9 @@ def plan(
     restarting.carry_on(wanted, elsewhere)
     restarting.begin()
     return Plan(
-        actions=(*restarting.resumptions, *requests, *restarting.requests, *restarting.removals),
+        actions=(*restarting.jobs.resumptions, *requests, *restarting.requests, *restarting.removals),
         restarts=restarting.restarts,
-        suspensions=restarting.suspensions,
+        suspensions=restarting.jobs.records,
         restarting=tuple(sorted(restarting.holding.values())),
         stuck=tuple(sorted(restarting.stuck)),
         pending=tuple(sorted(restarting.pending)),

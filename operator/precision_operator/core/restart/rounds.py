@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Restart, Suspension
-from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
+from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod
 from precision_operator.core.desired import Desired
 from precision_operator.core.leaving import begun, blocked, late
 from precision_operator.core.model import Evaluation, PodView, RestartBy, WorkloadView
 from precision_operator.core.progress import live_pods, pod_acknowledged
 from precision_operator.core.restart.pace import SLOTS_LIMIT, Pace
+from precision_operator.core.restart.suspensions import Suspensions
 from precision_operator.reasons import Cause
 
 CHECKPOINT_SECONDS = 30.0
@@ -34,12 +35,6 @@ RESTARTING_SECONDS = 600.0
 
 PLACELESS_SECONDS = 120.0
 """A replacement that has not started after this, though no old pod is in its place, finds none."""
-
-REPEATED_SECONDS = 30.0
-"""A suspension that is still asked for is recorded anew after so long."""
-
-ABANDONED_SECONDS = 60.0 + REPEATED_SECONDS
-"""A suspension that was not recorded anew and not carried out for so long will not be: no write is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +64,7 @@ class Restarting:
     known: Mapping[str, Restart]
     recorded: Mapping[str, Suspension]
     restarts: dict[str, Restart] = field(init=False)
-    suspensions: dict[str, Suspension] = field(init=False)
-    resumptions: list[Action] = field(default_factory=list)
+    jobs: Suspensions = field(init=False)
     requests: list[Action] = field(default_factory=list)
     removals: list[Action] = field(default_factory=list)
     stuck: set[str] = field(default_factory=set)
@@ -90,7 +84,7 @@ class Restarting:
     _placeless_keys: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.restarts, self.suspensions = dict(self.known), {}
+        self.restarts, self.jobs = dict(self.known), Suspensions(self.sight.generation, self.sight.now)
 
     def carry_on(self, wanted: Iterable[Desired], elsewhere: Iterable[WorkloadView]) -> None:
         """Take forward what is under way; what has to restart besides is collected for :meth:`begin`."""
@@ -118,7 +112,7 @@ class Restarting:
             if (job := jobs.get(record.uid)) is not None:
                 self._go_on(key, record, job, still_wanted.get(record.uid))
             elif record.uid in self.sight.unseen:
-                self.suspensions[key] = record
+                self.jobs.records[key] = record
         for key, restart in self.restarts.items():
             self._count(key, restart, seen.get(key))
 
@@ -295,43 +289,22 @@ class Restarting:
         return self.pace.evicts or not desired.rollback
 
     def _suspend(self, desired: Desired, *, since: float | None = None) -> None:
-        """Record it and do it: whoever leads next finds the record."""
-        workload, generation = desired.workload, desired.workload.object_generation
-        recent = since is not None and 0 <= self.sight.now - since < REPEATED_SECONDS
-        began = since if since is not None and recent else self.sight.now
-        self.suspensions[workload.key] = Suspension(workload.uid, generation, began)
-        self.removals.append(
-            SuspendJob(workload, self.sight.generation, generation, respects_budgets=self._evicts(desired))
-        )
+        respects_budgets = self._evicts(desired)
+        self.removals.append(self.jobs.begin(desired.workload, respects_budgets=respects_budgets, since=since))
 
-    def _go_on(self, key: str, record: Suspension, workload: WorkloadView, desired: Desired | None) -> None:
-        """The next step of a suspension that we recorded: none is left half done, and none of others is undone.
-
-        A write carries the generation of the Job for which its step was recorded, so that one that arrives late does
-        nothing. While a suspension may still arrive its record stands. Without ``desired`` it is not wanted any more. Out
-        of its turn nothing is sent: the record lapses, and it gets another turn after the others.
-        """
-        if workload.suspended_by:
+    def _go_on(self, key: str, record: Suspension, job: WorkloadView, desired: Desired | None) -> None:
+        """The next step of a suspension that we recorded. Without ``desired`` it is not wanted any more."""
+        if job.suspended_by:
             return  # somebody else's suspension, who ends it too
-        self._hurry(workload)
-        generation, moved = workload.object_generation, workload.object_generation > record.generation
-        if workload.suspended:
-            empty = not workload.pods and workload.emptied
-            if empty and (not record.resuming or moved):
-                record = Suspension(record.uid, generation, self.sight.now, resuming=True)
-            self.suspensions[key] = record
-            if record.resuming:
-                self.resumptions.append(ResumeJob(workload, self.sight.generation, record.generation))
-        elif record.resuming:
-            if not moved:  # not seen yet
-                self.suspensions[key] = record
-        elif desired is not None and desired.workload.restart_by is RestartBy.SUSPENSION and self._may_go_on(desired):
+        self._hurry(job)
+        again = desired is not None and self._may_go_on(desired)
+        if self.jobs.go_on(key, record, job, again=again) and desired is not None:
             self._suspend(desired, since=record.since)
-        elif not moved and 0 <= self.sight.now - record.since < ABANDONED_SECONDS:
-            self.suspensions[key] = record
 
     def _may_go_on(self, desired: Desired) -> bool:
-        """Whether a restart that is recorded goes on: in its turn, unless capacity is lost; begun or urgent in any case."""
+        """Whether a recorded suspension goes on: in its turn, unless capacity is lost; begun or urgent in any case."""
+        if desired.workload.restart_by is not RestartBy.SUSPENSION:
+            return False
         restart = self.known.get(desired.workload.key)
         if desired.rollback and self.pace.urgent:
             return True
