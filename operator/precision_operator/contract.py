@@ -30,6 +30,9 @@ REWIND = "rewind"
 GROWTH_INTERVAL = "growthInterval"
 """Key of a request: good steps until the loss scale grows, from then on; [1, 10^9]."""
 
+NO_FAILURE_EXIT_CODES = (0, 75, 143)
+"""How a trainer ends whose training has not failed: finished, a rank of another pod lost, stopped by SIGTERM."""
+
 PROMOTE = f"{PREFIX}/promote"
 RETRY = f"{PREFIX}/retry"
 ROLLBACK = f"{PREFIX}/rollback"

@@ -58,11 +58,14 @@ def test_a_port_in_use_is_passed_over_and_none_left_is_said(tmp_path: Path) -> N
         ([0, 143], True, 143),
         ([143, 1], True, None),  # one could not save
         ([143, -9], True, None),
+        ([75, 75], False, 75),  # a rank of another pod is gone
+        ([75, -15], False, 75),
+        ([75, 1], False, None),
         ([-15, -15], False, None),
         ([17, -15], False, None),
     ],
 )
-def test_torchrun_tells_a_stop_from_a_failure_and_from_a_finished_training(
+def test_torchrun_tells_a_stop_and_a_lost_peer_from_a_failure_and_from_a_finished_training(
     codes: list[int | None], signalled: bool, expected: int | None
 ) -> None:
     assert stop_code(codes, signalled=signalled) == expected

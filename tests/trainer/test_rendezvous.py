@@ -85,14 +85,14 @@ def test_in_a_store_of_torchruns_a_missing_rank_0_is_named_and_an_earlier_attemp
     del store
 
 
-def test_a_job_of_which_a_rank_is_missing_ends_with_code_1_and_names_it(
+def test_a_job_of_which_a_rank_is_missing_ends_with_code_75_and_names_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("precision_trainer.job.signals.StopFlag.install", StopFlag)
-    assert cli.main(["train", "--ddp-timeout-seconds", "1", "--metrics-port", "-1"]) == 1
+    assert cli.main(["train", "--ddp-timeout-seconds", "1", "--metrics-port", "-1"]) == 75
     line = json.loads(capsys.readouterr().out)
     assert line["event"] == "failed"
     assert line["message"].startswith("rank 1 of 2 did not join at 127.0.0.1:")

@@ -47,7 +47,7 @@ def test_get_sorts_the_fleet_into_cohorts_with_what_is_wrong(cli: Cli) -> None:
     cli.policy(stands(Phase.PROGRESSING, found, failing=failing, changed={A: 7, C: 7}, unacknowledged=("c",)))
     cli.trainer("a", "fp16")
     cli.trainer("b", "")
-    crash = {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}
+    crash = {"containerStatuses": [{"lastState": {"terminated": {"exitCode": 1}}}]}
     cli.trainer("c", "fp32", generation=6, **crash)
     (fleet,) = cli.json("get")
     cohorts = {c["name"]: {w["name"]: w for w in c["workloads"]} for c in fleet["cohorts"]}

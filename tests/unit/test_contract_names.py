@@ -6,7 +6,7 @@ from pathlib import Path
 
 from precision_operator import contract
 from precision_operator.signals.queries import BUILT_IN
-from precision_trainer.errors import ConfigError
+from precision_trainer.errors import EXIT_OK, EXIT_PEER_LOST, EXIT_STOPPED, ConfigError
 from precision_trainer.values.config import parse_bool
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +24,12 @@ def test_the_keys_of_a_request_are_the_same_on_both_sides() -> None:
     for key in (contract.LOSS_SCALE_FACTOR, contract.GROWTH_INTERVAL):
         assert f'"{key}"' in TRAINER
         assert f'`"{key}"' in PAGE
+
+
+def test_the_exit_codes_that_are_no_failure_are_the_same_on_both_sides() -> None:
+    assert {EXIT_OK, EXIT_PEER_LOST, EXIT_STOPPED} == set(contract.NO_FAILURE_EXIT_CODES)
+    for code in contract.NO_FAILURE_EXIT_CODES:
+        assert f"\n| {code} | " in PAGE
 
 
 def turns_on(word: str) -> bool:

@@ -17,6 +17,9 @@ STOPPED = (EXIT_OK, EXIT_STOPPED, -15, -2)
 """How a rank may end that was sent SIGTERM or SIGINT (negative: by the signal itself, while Python was still starting)."""
 EXIT_DIVERGED = 17
 """The loss stayed non-finite in FP32: not a fault of precision (docs/contract.md)."""
+EXIT_PEER_LOST = 75
+"""A rank of another pod is gone or did not come: its pod or node may be. Training did not fail here. EX_TEMPFAIL of
+sysexits.h: start again."""
 
 
 class TrainerError(Exception):
@@ -43,8 +46,16 @@ class DivergedError(TrainerError):
     """The loss stayed non-finite in FP32; ends the process with exit code 17."""
 
 
+class MissingRankError(ConfigError):
+    """A rank did not come to the rendezvous check: it is gone or was not started, or this one looks in the wrong place."""
+
+
 class ProcessGroupError(TrainerError):
     """A peer is gone or silent; this rank cannot go on alone."""
+
+
+class PeerLostError(ProcessGroupError):
+    """That peer may have been lost with its pod; ends the process with exit code 75."""
 
 
 def ranks_failed(failed: Sequence[int], codes: Sequence[int | None]) -> str:

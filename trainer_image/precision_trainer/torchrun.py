@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED, STOPPED, ranks_failed
+from .errors import EXIT_FAILED, EXIT_OK, EXIT_PEER_LOST, EXIT_STOPPED, STOPPED, ranks_failed
 from .values.logs import JsonLog
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -23,8 +23,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def main() -> None:
     """Run torchrun with this process' arguments, stoppable also where whoever started us has blocked the signals.
 
-    Ends with 143 where the ranks were stopped by a signal, here or on another node, and with 0 where they had finished
-    when it came.
+    Ends with 143 where the ranks were stopped by a signal, here or on another node, with 0 where they had finished when it
+    came, and with 75 where they lost a rank of another pod.
     """
     for number in _SIGNALS:
         # Until torchrun's own handlers are there: no rank runs yet. As PID 1, a signal without a handler would be lost.
@@ -49,14 +49,16 @@ def main() -> None:
 
 
 def stop_code(codes: Sequence[int | None], *, signalled: bool) -> int | None:
-    """What a stop comes to; None where it was none: a rank failed.
+    """What a stop comes to, or the loss of another pod's rank; None where it was neither: a rank failed.
 
     Args:
         codes: how the local ranks ended; none if they had not started.
         signalled: whether the stop came to this process, and not to the ranks.
     """
-    if any(code not in STOPPED for code in codes):
+    if any(code not in (*STOPPED, EXIT_PEER_LOST) for code in codes):
         return None
+    if EXIT_PEER_LOST in codes:
+        return EXIT_PEER_LOST
     if codes and not any(codes):
         return EXIT_OK
     return EXIT_STOPPED if signalled or EXIT_STOPPED in codes else None

@@ -19,6 +19,7 @@ from precision_operator.contract import (
     INJECTED,
     MODE,
     MODE_ENV,
+    NO_FAILURE_EXIT_CODES,
     REQUEST,
     REWIND,
     TRUE_SPELLINGS,
@@ -275,23 +276,18 @@ def _statuses(status: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
         yield from map(mapping, sequence(status.get(field)))
 
 
-_ENDED_WELL = (0, 143)
-"""Exit codes: 143 is a stop by SIGTERM, as docs/contract.md asks of trainers."""
-
-
 def _crashed(container: Mapping[str, object]) -> bool:
-    """Waiting in CrashLoopBackOff, ended badly just now, or ended badly before and not back yet.
+    """Ended badly just now, or ended badly before and not back yet.
 
     A container that a signal has stopped was told to end, and one that went with its node had no say: neither is a crash.
+    Nor is one that lost a rank of another pod: that pod may have been preempted. CrashLoopBackOff does not tell: the kubelet
+    waits so after any end.
     """
-    now = mapping(container.get("state"))
+    now = mapping(mapping(container.get("state")).get("terminated"))
     before = mapping(mapping(container.get("lastState")).get("terminated"))
-    return (
-        mapping(now.get("waiting")).get("reason") == "CrashLoopBackOff"
-        or _ended_badly(mapping(now.get("terminated")))
-        or (_ended_badly(before) and not container.get("ready"))
-    )
+    return _ended_badly(now) or (_ended_badly(before) and not container.get("ready"))
 
 
 def _ended_badly(terminated: Mapping[str, object]) -> bool:
-    return integer(terminated.get("exitCode"), 0) not in _ENDED_WELL and text(terminated.get("reason")) not in _LOST
+    code, reason = integer(terminated.get("exitCode"), 0), text(terminated.get("reason"))
+    return code not in NO_FAILURE_EXIT_CODES and reason not in _LOST

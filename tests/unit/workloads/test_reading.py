@@ -249,6 +249,9 @@ def test_a_pod_that_has_the_contract_by_hand_lacks_nothing() -> None:
     assert read_pod(body).view.refusal is None
 
 
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff"}}
+
+
 def status(**container: object) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "trainer", "ready": True, **container}]}
 
@@ -257,7 +260,10 @@ def status(**container: object) -> dict[str, Any]:
     ("found", "crashing"),
     [
         (status(state={"running": {}}), False),
-        (status(state={"waiting": {"reason": "CrashLoopBackOff"}}), True),
+        (status(state=BACK_OFF, lastState={"terminated": {"exitCode": 1}}, ready=False), True),
+        (status(state=BACK_OFF, lastState={"terminated": {"exitCode": 143}}, ready=False), False),
+        (status(state=BACK_OFF, lastState={"terminated": {"exitCode": 75}}, ready=False), False),
+        (status(state={"terminated": {"exitCode": 75}}), False),
         (status(state={"waiting": {"reason": "ContainerCreating"}}), False),
         (status(state={"terminated": {"exitCode": 17}}), True),
         (status(state={"terminated": {"exitCode": 0}}), False),

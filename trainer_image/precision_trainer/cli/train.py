@@ -7,7 +7,7 @@ import os
 import traceback
 from typing import TYPE_CHECKING
 
-from ..errors import EXIT_DIVERGED, EXIT_FAILED, DivergedError, TrainerError
+from ..errors import EXIT_DIVERGED, EXIT_FAILED, EXIT_PEER_LOST, DivergedError, PeerLostError, TrainerError
 from ..job.options import add_arguments, read_options
 from ..values import logs
 
@@ -45,7 +45,7 @@ def _run(parsed: argparse.Namespace) -> int:
         return EXIT_DIVERGED
     except TrainerError as error:
         log.error("failed", str(error), kind=type(error).__name__)
-        return EXIT_FAILED
+        return EXIT_PEER_LOST if isinstance(error, PeerLostError) else EXIT_FAILED
     except Exception as error:  # noqa: BLE001  (of the model, its data or its loss)
         traceback.print_exc()
         reason = (str(error).splitlines() or [""])[0]

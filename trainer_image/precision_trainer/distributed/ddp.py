@@ -103,8 +103,12 @@ def training_failed(error: Exception) -> bool:
     """Whether training failed by ``error``. It need not have where a peer of another pod is gone: its node may be."""
     if not _watches or not isinstance(error, RuntimeError) or not lost_peer(error):
         return True
-    in_one_pod = _whole("LOCAL_WORLD_SIZE", 0) == _whole("WORLD_SIZE", 1)
-    return in_one_pod or _watches[-1].find().of_training
+    return in_one_pod() or _watches[-1].find().of_training
+
+
+def in_one_pod() -> bool:
+    """Whether all ranks are in this pod: then no node of another one can be gone."""
+    return _whole("LOCAL_WORLD_SIZE", 0) == _whole("WORLD_SIZE", 1)
 
 
 def _whole(name: str, default: int) -> int:

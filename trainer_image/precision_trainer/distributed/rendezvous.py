@@ -21,7 +21,7 @@ from typing import TypeVar
 from torch._C._distributed_c10d import Store
 
 from .. import compat
-from ..errors import ConfigError
+from ..errors import ConfigError, MissingRankError
 
 Result = TypeVar("Result")
 
@@ -133,7 +133,7 @@ def call_roll(place: Place, rank: int, world_size: int, timeout_seconds: float) 
     try:
         name = within(2 * timeout_seconds + 2 * _LATER_SECONDS, person.call if rank == 0 else person.answer)
     except (RuntimeError, TimeoutError) as error:
-        raise ConfigError(
+        raise MissingRankError(
             f"rank {rank} of {world_size} lost {place.keeper} while the ranks gathered ({_first_line(error)}): it is gone "
             "or silent; look at its log, then start all ranks again"
         ) from error
@@ -150,7 +150,7 @@ def _reach(place: Place, rank: int, world_size: int, timeout_seconds: float) -> 
             return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise ConfigError(
+                raise MissingRankError(
                     f"rank {rank} of {world_size} cannot connect to {place} within {timeout_seconds:g} s ({error}): "
                     f"{place.keeper} is not there, or MASTER_ADDR and MASTER_PORT are wrong; look at its log"
                 ) from error
@@ -218,7 +218,7 @@ class _Person:
         gathered = ", ".join(map(str, here[:_SHOWN])) + (
             f" and {len(here) - _SHOWN} more" if len(here) > _SHOWN else ""
         )
-        return ConfigError(
+        return MissingRankError(
             f"{name_ranks(missing, self._world_size)} did not join at {self._place} within {self._timeout:g} s; here: "
             f"{gathered}; look whether the missing ones were started, and at their logs"
         )

@@ -55,7 +55,7 @@ class Loop:
         self._next_start = time.monotonic()
 
     def run(self) -> int:
-        """Train until the end; a run that diverges is counted as ended, not well, and so is one that an error ends.
+        """Train until the end; a run that diverges, or that an error of training ends, is counted as ended, not well.
 
         Returns:
             0 where all steps are done, 143 where a stop came before.
@@ -70,8 +70,11 @@ class Loop:
             raise
         except Exception as error:
             # Of a pod that is asked to stop, an error may be of what is being taken from it.
-            if not self._stop.asked and ddp.training_failed(error):
-                self._reporter.crashed()
+            if not self._stop.asked:
+                if ddp.training_failed(error):
+                    self._reporter.crashed()
+                else:  # a rank of another pod is gone: this pod may be the one that starts again
+                    self._reporter.suspended()
             raise
         return EXIT_OK if self._complete else EXIT_STOPPED
 

@@ -249,7 +249,7 @@ class Reporter:
             self._metrics.add({"genesis_training": 1.0})
 
     def suspended(self) -> None:
-        """Training stops as asked; the open run goes on in the next process."""
+        """Training stops as asked, or for want of a lost rank; the open run goes on in the next process."""
         if self._runs is not None:
             self._runs.suspend(time.monotonic())
 

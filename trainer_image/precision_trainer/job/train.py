@@ -10,7 +10,7 @@ import torch
 
 from .. import compat
 from ..distributed import ddp
-from ..errors import ProcessGroupError
+from ..errors import MissingRankError, PeerLostError, ProcessGroupError
 from ..models.task import Task, to_device
 from ..precision.boot import Requests, Start
 from ..precision.trainer import ExtendedFP16Trainer
@@ -44,7 +44,7 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
         The exit code: 0 where all steps are done, 143 where it was stopped before.
 
     Raises:
-        TrainerError: with what to do about it; DivergedError means exit code 17.
+        TrainerError: with what to do about it; DivergedError means exit code 17, PeerLostError 75.
     """
     torch.set_num_threads(options.threads)
     metrics = Metrics()
@@ -71,10 +71,15 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
         bar = bar_for(rank, options.steps)
         session = Session(options, log, stop, metrics, rank, world_size, bar=bar, lease=lease)
         return session.loop.run()
+    except MissingRankError as error:
+        if ddp.in_one_pod():
+            raise
+        raise PeerLostError(str(error)) from error
     except RuntimeError as error:
         if not ddp.lost_peer(error):
             raise
-        raise ProcessGroupError(
+        kind = ProcessGroupError if ddp.training_failed(error) else PeerLostError
+        raise kind(
             f"rank {log.rank} lost a peer: {ddp.find_loss()} ({str(error).splitlines()[0]}); look at the other ranks' "
             "logs; the process group resumes from its last checkpoint when it is restarted"
         ) from error

@@ -1,8 +1,9 @@
 """Runs: an endless training seen as a row of segments of N steps, each of which ends well or does not.
 
 A process writes to disk that it has a run open before its first step. So one that crashes cannot forget that it tried: the
-next one in its pod finds an open run and counts it as ended, not well. A run that SIGTERM interrupted is suspended, and goes
-on after the resume. Between its first and its last step a process writes nothing: a volume that hangs would stop training.
+next one in its pod finds an open run and counts it as ended, not well. A run that SIGTERM or the loss of another pod's rank
+interrupted is suspended, and goes on after the resume. Between its first and its last step a process writes nothing: a
+volume that hangs would stop training.
 
 A run that another pod left open is Unknown: that pod may have been preempted, evicted or lost with its node. It counts
 neither as ended nor as ended well, unless its process could still write that training failed.
@@ -23,7 +24,7 @@ from ..values.threads import briefly
 from .lease import Lease
 
 END_SECONDS = 10.0
-"""How long a process that failed tries to write that it did: it has to end where the volume hangs."""
+"""How long a process tries to write how it ends: it has to end where the volume hangs."""
 
 
 @dataclass(slots=True)
@@ -125,9 +126,9 @@ class Runs:
         return result
 
     def suspend(self, now: float) -> None:
-        """A stop that was asked for: the run is neither ended nor failed."""
+        """A stop that was asked for, or a rank of another pod that is gone: the run is neither ended nor failed."""
         self._ledger.suspended, self._ledger.seconds = True, now - self._started_at
-        self._save()
+        briefly(self._save, "runs", END_SECONDS)
 
     def fail(self) -> None:
         """Training diverged: the open run ends, not well."""
