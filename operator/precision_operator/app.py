@@ -179,7 +179,9 @@ class App:
             changed=self._queue.add,
         )
         store = IncidentStore(client, settings=settings.incidents, clock=clock)
-        collector = EvidenceCollector(self._sources, settings.queries, failed=metrics.report_error)
+        collector = EvidenceCollector(
+            self._sources, settings.queries, failed=metrics.report_error, circuits=evaluator.circuits
+        )
         self._investigator = Investigator(collector, store, events=events, failed=metrics.report_error)
         self._reporter = Reporter(
             client,

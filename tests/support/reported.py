@@ -22,6 +22,7 @@ from precision_operator.incidents.store import IncidentStore
 from precision_operator.kube.port import INCIDENTS
 from precision_operator.observability.metrics import Metrics
 from precision_operator.settings import IncidentSettings, NotificationChannel
+from precision_operator.signals.endpoint import Circuit
 from precision_operator.signals.port import Sample, Series
 from tests.support.fake_kube import FakeKube
 
@@ -53,6 +54,11 @@ class Past:
     changed: str = "lr"
     """The label of the run info that differs before and after; kept only where the query asks for it."""
     asked: list[str] = field(default_factory=list)
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+    """While it is not set, no question has an answer."""
+
+    def __post_init__(self) -> None:
+        self.answers.set()
 
     async def vector(self, query: str) -> Sequence[Sample]:
         """See the port."""
@@ -61,6 +67,7 @@ class Past:
     async def history(self, query: str, start: float, end: float, step_seconds: float) -> Sequence[Series]:
         """See the port."""
         self.asked.append(query)
+        await self.answers.wait()
         if self.lost:
             raise SourceUnavailable("endpoint 'default': refused by http://me:secret@prometheus")
         if "run_info" in query:
@@ -91,6 +98,7 @@ class Stage:
     delivered: list[tuple[str, str]] = field(default_factory=list)
     """(role, kind) of each delivery."""
     leads: bool = True
+    circuit: Circuit = Circuit.CLOSED
 
     async def send(self, channel: NotificationChannel, batch: Sequence[Outgoing]) -> int:
         """A channel below the port; the real ones are in tests/unit/incidents/test_channels.py."""
@@ -111,7 +119,12 @@ class Stage:
         return Reporter(
             self.kube,
             store=IncidentStore(self.kube, settings=self.settings, clock=clock),
-            collector=EvidenceCollector({"default": self.past}, {}, failed=self.metrics.report_error),
+            collector=EvidenceCollector(
+                {"default": self.past},
+                {},
+                failed=self.metrics.report_error,
+                circuits=lambda: {"default": self.circuit},
+            ),
             settings=self.settings,
             notifier=self.notifier,
             metrics=self.metrics,
@@ -120,8 +133,12 @@ class Stage:
         )
 
     async def turn(self) -> None:
-        """What the reporter and the notifier do for one pass."""
+        """What the reporter and the notifier do for one pass, and once Prometheus has answered."""
         await self.reporter.turn()
+        asked = {task for task in asyncio.all_tasks() if task.get_name() == "evidence"}
+        if asked and self.past.answers.is_set():
+            await asyncio.wait(asked)
+            await self.reporter.turn()
         if await self.notifier.turn():
             await self.reporter.turn()
 

@@ -1,30 +1,46 @@
 """The evidence collector: what Prometheus shows around an incident, and of the usual causes of slow training."""
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from precision_operator.core.observer import RecordedPass
-from precision_operator.errors import SignalError
+from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.incidents.evidence import Question, keep, queries_of, questions
 from precision_operator.incidents.report import Evidence, Report
 from precision_operator.incidents.slowness import CHECKS, say
 from precision_operator.reasons import Reason
+from precision_operator.signals.endpoint import Circuit
 from precision_operator.signals.plan import plan_of
 from precision_operator.signals.port import MetricArchive, Sample, Series
 
 T = TypeVar("T")
 
+FAILURE_LIMIT = 2
+"""After so many questions in a row without an answer the others of a case are not asked: each takes a time-out."""
+
 
 class EvidenceCollector:
-    """Asks the sources that the policies name, one bounded query after another. What gives no answer is kept as a reason."""
+    """Asks the sources that the policies name, one bounded query of an endpoint after another: a source has one thread for
+    them beside those of evaluations. What gives no answer is kept as a reason.
+    """
 
     def __init__(
-        self, sources: Mapping[str, MetricArchive], catalogue: Mapping[str, str], *, failed: Callable[[str], None]
+        self,
+        sources: Mapping[str, MetricArchive],
+        catalogue: Mapping[str, str],
+        *,
+        failed: Callable[[str], None],
+        circuits: Callable[[], Mapping[str, Circuit]] = dict,
     ) -> None:
-        """``failed``: called with the reason of each query that failed."""
+        """``failed``: called with the reason of each query that failed. ``circuits``: an open one is not asked."""
         self._sources = sources
         self._catalogue = catalogue
         self._failed = failed
+        self._circuits = circuits
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(1))
 
     async def gather(self, report: Report, seen: RecordedPass, *, now: float) -> tuple[Evidence, ...]:
         """The signals around the breach, and a day of the run infos. Never raises."""
@@ -45,7 +61,9 @@ class EvidenceCollector:
             detected_at=incident.detected_at if incident is not None else report.decided_at,
             now=now,
         )
-        return tuple([keep(q, await self._history(plan.endpoint, q), first=report.workloads) for q in wanted])
+        asks = [partial(_history, question) for question in wanted]
+        answers = await self._answers(plan.endpoint, asks)
+        return tuple(keep(q, found, first=report.workloads) for q, found in zip(wanted, answers, strict=True))
 
     async def slowness(self, *, namespace: str, endpoint: str, pods: Mapping[str, str]) -> str:
         """The checks of an investigation in words. Never raises.
@@ -55,24 +73,36 @@ class EvidenceCollector:
             endpoint: its name in ``prometheusRef``.
             pods: the pods of the slow workloads, each with its workload.
         """
-        answers = [await self._vector(endpoint, check.query.replace("$namespace", namespace)) for check in CHECKS]
+        asks = [partial(_vector, check.query.replace("$namespace", namespace)) for check in CHECKS]
+        answers = await self._answers(endpoint, asks)
         return "; ".join(say(check, answer, pods) for check, answer in zip(CHECKS, answers, strict=True))
 
-    async def _history(self, endpoint: str, question: Question) -> Sequence[Series] | Reason:
-        span = (question.start, question.end, question.step_seconds)
-        return await self._answer(endpoint, lambda source: source.history(question.query, *span))
-
-    async def _vector(self, endpoint: str, query: str) -> Sequence[Sample] | Reason:
-        return await self._answer(endpoint, lambda source: source.vector(query))
-
-    async def _answer(
-        self, endpoint: str, ask: Callable[[MetricArchive], Awaitable[Sequence[T]]]
-    ) -> Sequence[T] | Reason:
+    async def _answers(
+        self, endpoint: str, asks: Sequence[Callable[[MetricArchive], Awaitable[Sequence[T]]]]
+    ) -> list[Sequence[T] | Reason]:
         source = self._sources.get(endpoint)
         if source is None:
-            return Reason.UNKNOWN_ENDPOINT
-        try:
-            return await ask(source)
-        except SignalError as error:
-            self._failed(error.reason)
-            return error.reason
+            return [Reason.UNKNOWN_ENDPOINT] * len(asks)
+        answers: list[Sequence[T] | Reason] = []
+        failures = 0
+        for ask in asks:
+            async with self._turns[endpoint]:
+                if failures == FAILURE_LIMIT or self._circuits().get(endpoint) is Circuit.OPEN:
+                    answers.append(Reason.ENDPOINT_NOT_ANSWERING)
+                    continue
+                try:
+                    answers.append(await ask(source))
+                    failures = 0
+                except SignalError as error:
+                    self._failed(error.reason)
+                    answers.append(error.reason)
+                    failures = failures + 1 if isinstance(error, SourceUnavailable) else 0
+        return answers
+
+
+async def _history(question: Question, source: MetricArchive) -> Sequence[Series]:
+    return await source.history(question.query, question.start, question.end, question.step_seconds)
+
+
+async def _vector(query: str, source: MetricArchive) -> Sequence[Sample]:
+    return await source.vector(query)

@@ -1,8 +1,9 @@
 """The reporter: keeps a PrecisionIncident of each rollback, beside the passes and never in their way.
 
-``observe`` only takes references and returns; one task of its own does the rest. What fails here is counted, logged and
-tried again with back-off: no rollback waits for it, and none fails by it. A finished incident costs nothing. The reporter
-knows only what passes show it: it reads no policy, and goes on when the policy was deleted.
+``observe`` only takes references and returns; one task of its own does the rest. Evidence is gathered by a task a case: a
+Prometheus that hangs delays no message and no other incident. What fails here is counted, logged and tried again with
+back-off: no rollback waits for it, and none fails by it. A finished incident costs nothing. The reporter knows only what
+passes show it: it reads no policy, and goes on when the policy was deleted.
 """
 
 import asyncio
@@ -117,12 +118,16 @@ class Reporter:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._notifier.run(self._wake.set))
-            while True:
-                await wait_event(self._clock, self._wake, self._pause_seconds())
-                self._wake.clear()
-                await self.turn()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._notifier.run(self._wake.set))
+                while True:
+                    await wait_event(self._clock, self._wake, self._pause_seconds())
+                    self._wake.clear()
+                    await self.turn()
+        finally:
+            for track in self._tracks.values():
+                track.leave()
 
     async def turn(self) -> None:
         """Do all that is due now."""
@@ -148,6 +153,7 @@ class Reporter:
     def _retire(self) -> None:
         """Another one leads and goes on from the objects: what is known here would be old once this one leads again."""
         for key, track in self._tracks.items():
+            track.leave()
             if track.case is not None:
                 self._notifier.forget(track.case.report, key.namespace)
         self._tracks.clear()
@@ -172,6 +178,7 @@ class Reporter:
             track.failures, track.retry_at = 0, 0.0
         except Conflict:
             # Somebody else wrote it: read it again, and go on from what stands there.
+            track.leave()
             track.case, track.stale = None, track.case
             self._again(track)
         except OperatorError as error:
@@ -179,6 +186,7 @@ class Reporter:
             _LOG.warning("incident of %s/%s: %s", key.namespace, key.name, error, extra={"reason": error.reason})
             self._again(track)
             if track.gone and isinstance(error, NotFound) and track.failures >= GONE_FAILURES:
+                track.leave()
                 self._tracks.pop(key, None)  # its namespace was deleted with it
         except Exception:  # noqa: BLE001 - the last barrier: a bug in a report must not end the operator
             self._metrics.report_error(Reason.INTERNAL_ERROR)
@@ -204,7 +212,7 @@ class Reporter:
                 case.report = ended(case.report, now=self._clock.time())
             await self._advance(key, case, track.last)
             track.verified = (case.report.id, counted(case.report.checklist))
-            if self._is_over(key, case.report, old_too=track.gone):
+            if case.gathering is None and self._is_over(key, case.report, old_too=track.gone):
                 self._notifier.forget(case.report, key.namespace)
                 track.case, track.finished, track.last = None, case.report.id, None
                 await self._store.retention.prune(key.namespace, key.name, now=self._clock.time())
@@ -219,6 +227,7 @@ class Reporter:
             track.case.report = self._notifier.deliver(report, key.namespace)
             await self._store.save(key.namespace, track.case, urgent=True)
             self._notifier.forget(report, key.namespace)
+            track.leave()
             track.finished, track.case = track.case.report.id, None
         if incident is None or incident.id == track.finished:
             return
@@ -265,14 +274,21 @@ class Reporter:
             raise
         case.report = self._notifier.deliver(case.report, key.namespace)
         await self._store.save(key.namespace, case)
-        if case.asked is not case.report.phase and case.asked is not IncidentPhase.VERIFYING:
-            case.asked = case.report.phase
-            found = await self._collector.gather(case.report, seen, now=self._clock.time())
-            case.report = replace(case.report, evidence=found)
+        await self._gather(key, case, seen)
+
+    async def _gather(self, key: PolicyKey, case: Case, seen: RecordedPass) -> None:
+        if case.gathering is not None and case.gathering.done():
+            found, case.gathering = case.gathering, None
+            case.report = replace(case.report, evidence=found.result())
             if case.report.phase is IncidentPhase.VERIFYING:
                 case.report = replace(case.report, cost=_with_steps(case))
             case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
             await self._store.save(key.namespace, case)
+        if case.gathering is None and case.asked not in (case.report.phase, IncidentPhase.VERIFYING):
+            case.asked = case.report.phase
+            asking = self._collector.gather(case.report, seen, now=self._clock.time())
+            case.gathering = asyncio.create_task(asking, name="evidence")
+            case.gathering.add_done_callback(lambda _: self._wake.set())
 
 
 def _with_steps(case: Case) -> Cost:

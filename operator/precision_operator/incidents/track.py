@@ -1,11 +1,12 @@
 """What the reporter knows of a policy, and of an incident that is not closed."""
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
 from precision_operator.api.verification import Checks
 from precision_operator.core.observer import RecordedPass
-from precision_operator.incidents.report import IncidentPhase, Report
+from precision_operator.incidents.report import Evidence, IncidentPhase, Report
 from precision_operator.replay.recording import Recording
 
 LEAD_UP = 2
@@ -31,6 +32,8 @@ class Case:
     """Writes since its phase changed: each makes the next one wait longer."""
     asked: IncidentPhase | None = None
     """The phase that the evidence was last gathered in."""
+    gathering: asyncio.Task[tuple[Evidence, ...]] | None = None
+    """Asks for it, beside all else that is done: Prometheus may hang."""
 
 
 @dataclass(slots=True)
@@ -53,3 +56,8 @@ class Track:
     gone: bool = False
     failures: int = 0
     retry_at: float = 0.0
+
+    def leave(self) -> None:
+        """Nothing more is asked for its case."""
+        if self.case is not None and self.case.gathering is not None:
+            self.case.gathering.cancel()

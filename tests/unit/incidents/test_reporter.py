@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,7 +14,9 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.api.wire import parse_time
+from precision_operator.core.observer import RecordedPass
 from precision_operator.errors import NotFound
+from precision_operator.incidents.collector import FAILURE_LIMIT
 from precision_operator.incidents.document import from_body, name_of, to_body
 from precision_operator.incidents.evidence import DAY_SECONDS, Question, keep
 from precision_operator.incidents.questions import answer
@@ -27,6 +30,7 @@ from precision_operator.kube.port import INCIDENTS
 from precision_operator.replay.recording import unpack
 from precision_operator.replay.rerun import first_difference
 from precision_operator.settings import IncidentSettings
+from precision_operator.signals.endpoint import Circuit
 from precision_operator.signals.port import Series
 from tests.support.fake_kube import Key
 from tests.support.reported import promoted, rolled_back
@@ -61,6 +65,43 @@ async def test_a_rollback_has_one_incident_with_its_stages_inputs_and_evidence()
     statistics |= {"training_step", "training_step_origin"}
     assert {e.name for e in report.evidence} == {*(s.value for s in Signal), *day, *statistics}
     assert next(e for e in report.evidence if e.name == "overflow").series == 1
+
+
+async def test_a_prometheus_that_hangs_delays_neither_a_message_nor_another_incident() -> None:
+    stage = await promoted()
+    stage.past.answers.clear()
+    stage.breach()
+    for _ in range(8):
+        before, observation, now = stage.world.state, stage.world.observe(), stage.world.now
+        decision = stage.world.step(15.0)
+        for policy in (stage.world.policy, replace(stage.world.policy, namespace="other")):
+            stage.reporter.observe(RecordedPass(policy, before, observation, decision, now))
+        await asyncio.wait_for(stage.turn(), timeout=5)
+    assert len(stage.past.asked) == 1, "one thread of the source is not one of evaluations"
+    assert [report.phase for report in stage.reports()] == [IncidentPhase.VERIFYING] * 2
+    assert [(message.kind, report.evidence) for report in stage.reports() for message in report.messages] == [
+        ("Notice", ())
+    ] * 2
+    assert stage.delivered == [("on-call", "Notice")] * 2
+    stage.past.answers.set()
+    await stage.turn()
+    assert all(report.evidence for report in stage.reports())
+
+
+async def test_a_prometheus_that_does_not_answer_is_asked_twice_and_one_of_which_that_is_known_never() -> None:
+    stage = await promoted()
+    stage.past.lost = True
+    stage.breach()
+    await stage.passes(8)
+    assert len(stage.past.asked) == 2 * FAILURE_LIMIT, "of the breach, and once all are in the fallback"
+    assert {evidence.error for evidence in stage.report.evidence} == {"MetricsUnavailable", "EndpointNotAnswering"}
+
+    known = await promoted()
+    known.circuit = Circuit.OPEN
+    known.breach()
+    await known.passes(8)
+    assert known.past.asked == []
+    assert {evidence.error for evidence in known.report.evidence} == {"EndpointNotAnswering"}
 
 
 async def test_questions_are_answered_from_data_and_unknown_without() -> None:
