@@ -152,12 +152,13 @@ class App:
             if settings.prometheus
             else DEADLINE_SECONDS,
         )
+        self._way_back = WayBack(client, clock, changed=self._queue.add)
         gatherer = Gatherer(
             client,
             inventory=self._inventory,
             nodes=Nodes(client, clock),
             halt=halt,
-            way_back=WayBack(client, clock),
+            way_back=self._way_back,
             evaluator=evaluator,
             evaluations=self._evaluations,
             elector=self._elector,
@@ -302,6 +303,7 @@ class App:
         finally:
             await self._evaluations.close()
             await self._enforcement.close()
+            await self._way_back.close()
             if self._webhook is not None:
                 await self._webhook.close()
             self._queue.close()

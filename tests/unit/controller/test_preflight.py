@@ -1,18 +1,20 @@
 """The way back, tried as dry runs on an API server in memory."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from lab.model.policies import policy
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.spec import Delivery
-from precision_operator.controller.preflight import AGAIN_SECONDS, FRESH_SECONDS, TRIED, WayBack
+from precision_operator.controller.preflight import AGAIN_SECONDS, AT_ONCE, FIRST_SECONDS, FRESH_SECONDS, TRIED, WayBack
 from precision_operator.core.model import PodView, RestartBy, WorkloadView
 from precision_operator.errors import Forbidden, KubeError, NotFound, TooManyRequests, Unavailable
 from precision_operator.kube.port import JOBS, PODS, Deletion, JsonObject, JsonValue, Resource
 from tests.support.fake_kube import FakeKube
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock, finished, settle
 
 POLICY = policy()
 
@@ -32,6 +34,7 @@ class Api(FakeKube):
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
     ) -> JsonObject:
         self.tried.append(("patch", str(resource), name))
+        await self.answers.wait()
         return self._answer()
 
     async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = Deletion()) -> None:  # noqa: B008
@@ -45,6 +48,9 @@ class Api(FakeKube):
     def __init__(self) -> None:
         super().__init__()
         self.tried: list[tuple[str, str, str]] = []
+        self.answers = asyncio.Event()
+        """While it is not set, it hangs."""
+        self.answers.set()
 
     def _answer(self) -> JsonObject:
         if self.refusal is not None:
@@ -95,6 +101,36 @@ async def test_no_answer_proves_nothing(error: KubeError) -> None:
     api = Api()
     api.refusal = error
     assert await WayBack(api, ManualClock()).try_out(POLICY, [workload("a")]) == {}
+
+
+@pytest.mark.parametrize("error", [TooManyRequests("busy"), Unavailable("away")], ids=lambda error: error.reason)
+async def test_what_gets_no_answer_is_asked_again_after_a_while_only(error: KubeError) -> None:
+    api, clock = Api(), ManualClock()
+    way_back = WayBack(api, clock)
+    api.refusal = error
+    for _ in range(3):
+        await way_back.try_out(POLICY, [workload("a")])
+    assert len(api.tried) == 1
+    api.refusal = None
+    await clock.advance(AGAIN_SECONDS)
+    assert await way_back.try_out(POLICY, [workload("a")]) == {workload("a").key: ""}
+
+
+async def test_an_api_server_that_hangs_is_waited_for_for_a_moment_and_asked_a_few_things_at_once() -> None:
+    api, clock, changed = Api(), ManualClock(), list[PolicyKey]()
+    way_back = WayBack(api, clock, changed=changed.append)
+    many = [workload(f"w-{index}") for index in range(TRIED)]
+    api.answers.clear()
+    began = clock.now
+    assert await finished(clock, way_back.try_out(POLICY, many)) == {}
+    assert clock.now - began == pytest.approx(FIRST_SECONDS, abs=0.1)
+    assert await way_back.try_out(POLICY, many) == {}, "what is under way is not waited for again"
+    assert (len(api.tried), changed) == (AT_ONCE, [])
+    api.answers.set()
+    await settle()
+    assert changed == [PolicyKey(POLICY.namespace, POLICY.name)]
+    assert len(await way_back.try_out(POLICY, many)) == len(api.tried) == TRIED
+    await way_back.close()
 
 
 async def test_what_has_no_pod_or_is_moved_by_new_pods_alone_is_not_tried_and_of_many_only_some() -> None:
