@@ -6,6 +6,7 @@ not answer; only what must not happen without admission (a promotion, taking pod
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -179,17 +180,29 @@ class Enforcement:
         if (after.enforced, after.reason) != (before.enforced, before.reason) and key not in self._awaited:
             self._changed(key)
 
-    async def ask(self, key: PolicyKey, *, generation: int, patient: bool = True) -> Echo:
-        """Ask every API server now, and compare what is installed with what we ship."""
+    async def ask(
+        self, key: PolicyKey, *, generation: int, patient: bool = True, within_seconds: float = math.inf
+    ) -> Echo:
+        """Ask every API server now, and compare what is installed with what we ship.
+
+        ``within_seconds``: then no answer is one too.
+        """
         number = next(self._numbers)
         known = self._known.get(key)
         awaited = patient and (known is None or known.awaited < generation)
-        echo = await self._echoes.ask(key, generation=generation, awaited=awaited)
-        if echo.confirmed:
-            differs = await self._installed.differs()
-            echo = Echo(differs, echo.policy) if differs is not None else echo
+        work = self._ask(key, generation, awaited)
+        try:
+            echo = await (work if math.isinf(within_seconds) else within(self._clock, within_seconds, work))
+        except TimeoutError:
+            text = f"no answer about admission within {within_seconds:g} s"
+            echo, awaited = Echo(Admission(None, Reason.UNAVAILABLE, text)), False
         self._note(key, echo, generation, number=number, awaited=awaited)
         return echo
+
+    async def _ask(self, key: PolicyKey, generation: int, awaited: bool) -> Echo:
+        echo = await self._echoes.ask(key, generation=generation, awaited=awaited)
+        differs = await self._installed.differs() if echo.confirmed else None
+        return Echo(differs, echo.policy) if differs is not None else echo
 
     async def confirm(self, key: PolicyKey, state: State, *, deleted: bool) -> bool:
         """Wait for the echo of a committed generation; then list the pods. True: there are some that the caches lack.

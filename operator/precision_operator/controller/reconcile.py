@@ -140,6 +140,7 @@ class Reconciler:
         def holds() -> bool:
             return self._leads(observation.epoch)
 
+        began = self._clock.monotonic()
         with self._restarts.noted(key, decision.restarting, epoch=observation.epoch):
             if decision.promotes and body is not None:
                 await self._confirm(key, body, before)
@@ -151,8 +152,7 @@ class Reconciler:
             if _deletes(decision) and record is not None:
                 await remove(self._api, key, record)
                 return Pass(0.0)
-            began = self._clock.monotonic()
-            committed = await self._commit(key, record, before, decision)
+            committed = await self._commit(key, record, before, decision, began)
             if committed:
                 self._reports.committed(policy, before, decision)
         acted = await self._actor.act(
@@ -220,17 +220,21 @@ class Reconciler:
     async def _confirm(self, key: PolicyKey, body: JsonObject, state: State) -> None:
         """Before something less safe is assigned: admission works at this moment, and the policy is still the newest.
 
+        An API server that does not answer holds no pass up: a breach may be waiting for the next one.
+
         Raises:
             Conflict: neither is certain; the next pass sees what was learnt here.
         """
-        echo = await self._enforcement.ask(key, generation=state.generation)
+        echo = await self._enforcement.ask(key, generation=state.generation, within_seconds=PATIENCE_SECONDS)
         outdated = moved_on(body, echo.policy)
         if outdated is not None:
             raise outdated
         if not echo.confirmed:
             raise Conflict(f"nothing is promoted: {echo.admission.message}", status=409)
 
-    async def _commit(self, key: PolicyKey, record: JsonObject | None, before: State, decision: Decision) -> bool:
+    async def _commit(
+        self, key: PolicyKey, record: JsonObject | None, before: State, decision: Decision, began: float
+    ) -> bool:
         """Whether the assignment was written. A promotion gives way here too, unless it is beside a rollback.
 
         Raises:
@@ -240,7 +244,7 @@ class Reconciler:
         if not decision.promotes or _emergency(decision):
             return await work
         try:
-            return await within(self._clock, PATIENCE_SECONDS, work)
+            return await within(self._clock, began + PATIENCE_SECONDS - self._clock.monotonic(), work)
         except TimeoutError:
             name = f"{key.namespace}/{key.name}"
             raise Unavailable(f"{name}: no answer to a promotion's commit within {PATIENCE_SECONDS:g} s") from None

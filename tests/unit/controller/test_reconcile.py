@@ -357,6 +357,34 @@ async def test_a_promotions_commit_gives_way_after_a_second(monkeypatch: pytest.
     assert rig.pod_writes == []
 
 
+async def test_a_promotion_that_no_api_server_confirms_holds_a_breach_up_for_a_second() -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **FAST)
+    await rig.until(lambda: Mode.FP16 in rig.modes.values())
+    began = list[float]()
+
+    def hang() -> None:
+        began.append(rig.manual.monotonic())
+        rig.kube.hanging = {"https://10.0.0.1:6443", ""}
+        rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+
+    meanwhile(rig, hang)
+    with pytest.raises(Conflict, match="no answer about admission"):
+        await rig.until(lambda: rig.state.phase is Phase.HEALTHY)
+    assert rig.manual.monotonic() - began[0] == pytest.approx(PATIENCE_SECONDS, abs=0.2)
+    for _ in range(3):
+        await rig.manual.advance(15.0)
+        task = asyncio.ensure_future(rig.turn())
+        await settle()  # the answer
+        await settle()  # the pass
+        if set(rig.modes.values()) == {Mode.FP32}:
+            break
+        assert task.done(), "what nobody confirmed is not tried again at once"
+    assert set(rig.modes.values()) == {Mode.FP32}
+    task.cancel()
+    await rig.enforcement.close()
+
+
 async def test_a_rollbacks_commit_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = await promoted()
     slow_commits(rig, monkeypatch)
