@@ -112,7 +112,7 @@ def _promote(session: "Session", target: "Target", given: Asked) -> Planned | Al
     elif target.status.phase is Phase.PAUSED:
         done = f"step {step} approved"
     else:
-        done = f"step {step} promoted all the same"
+        done = f"its comparison overruled: step {step} goes on, and is compared anew"
     return Planned(Write({Command.PROMOTE: given.answering(target)}), done)
 
 

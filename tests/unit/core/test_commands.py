@@ -13,6 +13,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.commands import Allowed, allowed
+from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, answer, fleet, held_names, incident_of, promoted, respec, until
 from tests.support.mitigations import breached
 from tests.support.rollbacks import by_canary, compared
@@ -62,6 +63,14 @@ def comparing() -> World:
     return compared(by_canary())
 
 
+def regressed() -> World:
+    """It still soaks, and the rollout canary was shown to do worse than the rest."""
+    world = fleet(strategy={"steps": [{"setWeight": 50}, {"pause": {"duration": "2h"}}, {"setWeight": 100}]})
+    world.bad = {name: {Signal.DIVERGENCE: 0.04} for name in world.workloads}
+    until(world, lambda w: w.summary.reason == Reason.CANARY_REGRESSED, seconds=15.0)
+    return world
+
+
 @pytest.mark.parametrize(
     ("stands", "command"),
     [
@@ -76,6 +85,8 @@ def comparing() -> World:
         (comparing, "promote"),
         (comparing, "rollback"),
         (comparing, "abort"),
+        (regressed, "promote"),
+        (regressed, "rollback"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
@@ -89,6 +100,14 @@ def test_every_command_that_is_taken_is_one_transition_and_is_good_for_nothing_a
     assert world.state.transition_id == before + 1
     named = {Command(key): int(value) for key, value in world.policy.annotations.items()}
     assert all(number != world.state.transition_id for number in named.values())
+
+
+def test_a_step_is_approved_by_nobody_before_it_was_shown_to_wait() -> None:
+    world = fleet(strategy={"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]})
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    answer(world, "promote")
+    until(world, lambda w: w.state.phase is Phase.PAUSED)
+    assert world.state.step_index == 0
 
 
 @pytest.mark.parametrize("safer", ["abort", "rollback"])

@@ -16,6 +16,7 @@ from precision_operator.api.workload import name_of
 from precision_operator.contract import PROMOTE
 from precision_operator.core.promotion.regression import shortfall
 from precision_operator.reasons import Reason
+from tests.support.fleets import until
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +42,10 @@ def rollout(soak: str = "2h", **comparison: object) -> World:
     world.run(2)
     assert len(world.state.members) == 2
     return world
+
+
+def promote(world: World) -> None:
+    world.policy = replace(world.policy, annotations={PROMOTE: str(world.state.transition_id)})
 
 
 def worse(world: World, value: float = 0.04) -> World:
@@ -73,6 +78,33 @@ def test_it_stays_held_though_the_difference_goes_away_and_goes_on_once_a_person
     world.policy = replace(world.policy, annotations={PROMOTE: str(world.state.transition_id)})
     world.step()
     assert (world.state.step_index, world.state.comparison) == (1, None)
+
+
+def test_a_promote_that_overrules_a_regression_is_one_transition_and_approves_no_step() -> None:
+    world = looked(worse(rollout(soak="5m")), 20)
+    world.bad = {}
+    promote(world)
+    until(world, lambda w: w.state.phase is Phase.PAUSED)
+    worse(world)
+    until(world, lambda w: w.summary.reason == Reason.CANARY_REGRESSED)
+    before = world.state.transition_id
+    promote(world)
+    world.bad = {}
+    world.step()
+    assert (world.state.transition_id, world.state.step_index) == (before + 1, 1)
+    world.run(40)
+    assert (world.state.phase, world.state.step_index) == (Phase.PAUSED, 1)
+
+
+def test_while_a_step_soaks_a_promote_overrules_the_comparison_and_it_begins_anew() -> None:
+    world = looked(worse(rollout()), 20)
+    before = world.state.transition_id
+    promote(world)
+    world.step()
+    assert (world.state.transition_id, world.state.step_index) == (before + 1, 0)
+    assert world.summary.reason == Reason.SOAKING
+    looked(world, 20)
+    assert world.summary.reason == Reason.CANARY_REGRESSED, "what is found anew is asked anew"
 
 
 def test_nothing_to_tell_apart_promotes_by_the_thresholds_alone_after_the_pause() -> None:

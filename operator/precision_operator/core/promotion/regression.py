@@ -13,15 +13,16 @@ from dataclasses import replace
 from statistics import fmean
 
 from precision_operator.api.canary import CanaryVerdict, Comparison, OnRegression
-from precision_operator.api.commands import answered
+from precision_operator.api.commands import Command
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, Severity, Strategy
+from precision_operator.api.state import State
 from precision_operator.api.text import names
-from precision_operator.contract import PROMOTE
 from precision_operator.core.actions import Notify
+from precision_operator.core.commands import carried_out
 from precision_operator.core.evidence.assessment import Assessment, assess, trains_in
 from precision_operator.core.evidence.readings import Unknown
 from precision_operator.core.facts import Facts
@@ -58,12 +59,22 @@ def compared(facts: Facts) -> Comparison | None:
 
 def regressed(facts: Facts) -> Cause | None:
     """Closed once the canary was shown to do worse, until a person promotes all the same."""
-    number = facts.state.transition_id
-    if not _shown(facts) or answered(facts.policy.annotations, PROMOTE, number) is not None:
+    if not _shown(facts):
         return None
     on, back = (facts.command(Reason.CANARY_REGRESSED, verb) for verb in ("promote", "rollback"))
     how = f"To go on all the same: {on}; to take the moved ones back: {back}"
     return Cause(Reason.CANARY_REGRESSED, f"{_found(facts)}; a person decides. {how}")
+
+
+def overruled(before: Facts, after: Facts) -> State:
+    """The state after a person's promote, which begins the comparison anew and is good for nothing else.
+
+    One that was given before this pass showed the regression is no answer to it: it is void.
+    """
+    if not _shown(after) or after.asked(Command.PROMOTE) is None:
+        return after.state
+    state = carried_out(after.state, Command.PROMOTE)
+    return replace(state, comparison=None) if _shown(before) else state
 
 
 def newly_shown(before: Facts, after: Facts) -> tuple[Notify, ...]:

@@ -18,7 +18,14 @@ from precision_operator.core.outcome import Outcome
 from precision_operator.core.progress import Progress, accepted_modes
 from precision_operator.core.promotion.checks import CheckInput
 from precision_operator.core.promotion.checks.chain import first_closed
-from precision_operator.core.promotion.regression import compared, goes_on, newly_shown, regressed, regression
+from precision_operator.core.promotion.regression import (
+    compared,
+    goes_on,
+    newly_shown,
+    overruled,
+    regressed,
+    regression,
+)
 from precision_operator.core.rollback.alone import follow_held, hold, retried
 from precision_operator.core.rollback.triggers import find_trigger
 from precision_operator.core.rollback.whole import begin_rollback, into_fallback, overdue
@@ -46,6 +53,8 @@ def rollout(facts: Facts) -> Outcome:
     before, state = facts, replace(facts.state, evidence_since=_evidence_since(facts), comparison=compared(facts))
     followed = follow_held(facts)
     state = replace(state, incident=followed.incident) if followed is not None else state
+    facts = replace(facts, state=state)
+    state = overruled(before, facts)
     facts = replace(facts, state=state)
     trigger = regression(facts)
     if trigger is not None:
