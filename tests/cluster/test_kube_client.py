@@ -99,6 +99,9 @@ async def test_objects_are_created_once_read_and_listed_by_label(api: KubeApi, s
     listed: Any = await api.list(DEPLOYMENTS, space, label_selector="team=b")
     assert [item["metadata"]["name"] for item in listed] == ["two"]
     assert len(await api.list(DEPLOYMENTS, space)) == 2
+    (metadata,) = await api.list_metadata(DEPLOYMENTS, space, label_selector="team=b")
+    assert metadata["metadata"]["name"] == "two"  # type: ignore[index, call-overload]
+    assert not {"spec", "status"} & metadata.keys()
 
 
 async def test_what_is_not_there_is_not_found(api: KubeApi, space: str) -> None:

@@ -101,6 +101,13 @@ class FakeKube:
         ]
         return [body for body in found if _object(body.get("involvedObject") or {}).get("uid") == uid][:EVENTS_LIMIT]
 
+    async def list_metadata(
+        self, resource: Resource, namespace: str, *, label_selector: str = ""
+    ) -> Sequence[JsonObject]:
+        """See the port."""
+        found = await self.list(resource, namespace, label_selector=label_selector)
+        return [{"metadata": body["metadata"]} for body in found]
+
     async def serves(self, resource: Resource) -> bool:
         """See the port."""
         return resource not in self.unserved

@@ -15,10 +15,11 @@ from itertools import count
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
+from precision_operator.api.wire import mapping, text
 from precision_operator.controller.echo import Echo, Echoes
 from precision_operator.controller.installed import InstalledPolicies
 from precision_operator.core.model import Admission
-from precision_operator.errors import KubeError
+from precision_operator.errors import KubeError, NotFound
 from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.port import PODS, JsonObject, KubeApi
 from precision_operator.reasons import Reason
@@ -37,7 +38,7 @@ FIRST_SECONDS = 0.3
 may wait no longer than this."""
 
 AT_ONCE = 8
-"""Policies that are asked about at once, beside the passes."""
+"""Policies that are asked about at once, beside the passes; and pods that are read at once."""
 
 
 @dataclass(slots=True)
@@ -194,8 +195,8 @@ class Enforcement:
         try:
             echo = await (work if math.isinf(within_seconds) else within(self._clock, within_seconds, work))
         except TimeoutError:
-            text = f"no answer about admission within {within_seconds:g} s"
-            echo, awaited = Echo(Admission(None, Reason.UNAVAILABLE, text)), False
+            why = f"no answer about admission within {within_seconds:g} s"
+            echo, awaited = Echo(Admission(None, Reason.UNAVAILABLE, why)), False
         self._note(key, echo, generation, number=number, awaited=awaited)
         return echo
 
@@ -249,8 +250,21 @@ class Enforcement:
         return key in self._inventory.add_pods(pods, gone=gone)
 
     async def _list(self, key: PolicyKey, selector: Selector) -> Sequence[JsonObject]:
-        """An empty selector selects nothing here, and everything there."""
-        return await self._api.list(PODS, key.namespace, label_selector=selector.query) if not selector.empty else ()
+        """The pods that the caches lack, of thousands. An empty selector selects nothing here, and everything there."""
+        if selector.empty:
+            return ()
+        found = await self._api.list_metadata(PODS, key.namespace, label_selector=selector.query)
+        pods = {text(m.get("uid")): text(m.get("name")) for m in (mapping(body.get("metadata")) for body in found)}
+        unknown = iter([name for uid, name in pods.items() if not self._inventory.has_pod(key.namespace, uid)])
+        bodies: list[JsonObject] = []
+
+        async def read() -> None:
+            for name in unknown:
+                with suppress(NotFound):
+                    bodies.append(await self._api.get(PODS, key.namespace, name))
+
+        await asyncio.gather(*(read() for _ in range(AT_ONCE)))
+        return bodies
 
     def _note(
         self, key: PolicyKey, echo: Echo, generation: int, *, number: int, awaited: bool, lasting: bool = False

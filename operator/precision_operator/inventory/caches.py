@@ -112,6 +112,10 @@ class Inventory:
                 changed |= self.observe(PODS, body, deleted=False)
         return changed
 
+    def has_pod(self, namespace: str, uid: str) -> bool:
+        """Whether a watch event has reported this pod, or a list."""
+        return uid in self._space(namespace).controllers
+
     def policy_keys(self) -> tuple[PolicyKey, ...]:
         """All policies, and the assignments whose policy is gone, sorted."""
         return tuple(sorted(key for namespace in self._namespaces for key in self.policy_keys_in(namespace)))

@@ -132,6 +132,12 @@ class KubeApi(Protocol):
         """
         ...
 
+    async def list_metadata(
+        self, resource: Resource, namespace: str, *, label_selector: str = ""
+    ) -> Sequence[JsonObject]:
+        """The same objects, each with its ``metadata`` alone: for bodies that are large, or many."""
+        ...
+
     async def create(self, resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
         """Create; raises Conflict where it exists already."""
         ...

@@ -262,6 +262,7 @@ async def test_after_the_echo_the_pods_are_listed_once_a_generation() -> None:
     assert not rig.enforcement.settled(KEY, 7)
     assert await rig.confirm() is True, "there is one that the watch has not reported"
     assert rig.inventory.count(PODS) == 2
+    assert [read for read in rig.kube.reads if read[:2] == ("get", "pods")] == [("get", "pods", "train-abc-2")]
     assert rig.enforcement.settled(KEY, 7)
     assert await rig.confirm() is False
     assert rig.lists == 1

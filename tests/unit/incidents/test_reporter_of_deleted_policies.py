@@ -11,7 +11,7 @@ from precision_operator.incidents.report import (
     IncidentPhase,
 )
 from precision_operator.incidents.reporter import PAST_SECONDS
-from precision_operator.kube.port import ASSIGNMENTS, POLICIES
+from precision_operator.kube.port import ASSIGNMENTS, INCIDENTS, POLICIES
 from precision_operator.replay.recording import unpack
 from precision_operator.replay.rerun import first_difference
 from tests.support.reported import promoted, rolled_back
@@ -86,6 +86,8 @@ async def test_what_nobody_follows_any_more_ends_when_an_operator_is_back(left: 
     if kind is not None:
         stage.kube.put(kind, {"metadata": {"name": KEY.name, "namespace": KEY.namespace}})
     await stage.reporter.turn()
+    (name,) = (name for plural, _, name in stage.kube.objects if plural == INCIDENTS.plural)
+    assert ("get", INCIDENTS.plural, name) in stage.kube.reads, "one by one: a list of them holds no tapes"
     closed = left == "nothing"
     assert stage.report.phase is (IncidentPhase.CLOSED if closed else IncidentPhase.VERIFYING)
     assert (stage.report.timeline[-1].what == "PolicyDeleted") is closed

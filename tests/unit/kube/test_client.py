@@ -152,6 +152,15 @@ async def test_nobody_listens() -> None:
             await kube.dry_run(PODS, "ns", "p", {})
 
 
+async def test_of_large_bodies_the_metadata_alone_is_asked_for() -> None:
+    with serve(http(b'{"items": [{"metadata": {"name": "p"}}]}')) as server:
+        async with client(server.url) as kube:
+            assert await kube.list_metadata(PODS, "ns", label_selector="a=b") == [{"metadata": {"name": "p"}}]
+    (head,) = server.heads
+    assert "/pods?labelSelector=a%3Db " in head
+    assert "as=PartialObjectMetadataList" in head
+
+
 async def test_a_list_that_is_longer_than_was_asked_for_is_not_read() -> None:
     body = b'{"items": [{"spec": {}}]}'
     with serve(http(body)) as server:
