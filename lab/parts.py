@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,6 +35,9 @@ def run(name: str, description: str, *, there: Mapping[str, Part], order: Sequen
                 found[key] = there[key].measure(Path(directory))
             except LabError as error:
                 missed.append(f"{key}: {error}")
+            except Exception as error:  # noqa: BLE001  what the other parts found is written all the same
+                traceback.print_exc()
+                missed.append(f"{key}: {type(error).__name__}: {error}")
             else:
                 missed += [f"{key}: {sentence}" for sentence in there[key].missed(found[key])]
         result.parent.mkdir(parents=True, exist_ok=True)
