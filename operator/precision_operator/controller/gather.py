@@ -90,6 +90,11 @@ class Gatherer:
         self._clock = clock
         self._found: dict[PolicyKey, _Found] = {}
 
+    @property
+    def epoch(self) -> int:
+        """Of the Lease, as in an observation that is made now."""
+        return self._elector.epoch
+
     def versions(self, key: PolicyKey) -> tuple[str, str]:
         """The resourceVersions of policy and assignment, as the watches last reported them."""
         return self._inventory.versions(key)

@@ -129,7 +129,8 @@ class Reconciler:
             return None
         policy, before = _parsed(key, body, record)
         if self._gatherer.awaits(key, policy, before):
-            if body is not None and parse_summary(body.get("status")).observed_generation <= 0:
+            begins = body is not None and parse_summary(body.get("status")).observed_generation <= 0
+            if body is not None and begins and self._leads(self._gatherer.epoch):
                 await self._summaries.show_first(key, body, policy)
             return Pass(self._gatherer.overdue_seconds(key), urgent=urgent(before))
         observation = await self._gather(key, policy, before)

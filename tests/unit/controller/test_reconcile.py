@@ -37,6 +37,15 @@ async def test_the_first_pass_makes_the_assignment_and_asks_for_another_at_once(
     assert rig.pod_writes == []
 
 
+async def test_who_does_not_lead_any_more_writes_no_first_status() -> None:
+    rig = Rig()
+    rig.fleet("a")
+    rig.watch()
+    rig.leads = lambda: False
+    await finished(rig.manual, rig.reconciler.reconcile(KEY))
+    assert rig.kube.writes == []
+
+
 async def test_a_new_policy_has_a_status_before_its_metrics_were_read_and_an_old_one_keeps_its_own() -> None:
     rig = Rig()
     rig.fleet("a")
