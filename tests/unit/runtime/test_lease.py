@@ -74,6 +74,11 @@ class OneLease:
     ) -> Sequence[JsonObject]:
         raise NotImplementedError
 
+    async def list_metadata(
+        self, resource: Resource, namespace: str, *, label_selector: str = ""
+    ) -> Sequence[JsonObject]:
+        raise NotImplementedError
+
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, subresource: str = ""
     ) -> JsonObject:
