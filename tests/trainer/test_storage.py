@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.checkpoint import files
+from precision_trainer.checkpoint import files, plain
 from precision_trainer.checkpoint.inspect import inspect
 from precision_trainer.errors import CheckpointError
+from precision_trainer.store.choice import begin_from
 from precision_trainer.store.runs import Runs
 from precision_trainer.telemetry.metrics import Metrics
 from precision_trainer.values.logs import JsonLog
@@ -223,3 +224,83 @@ def test_a_file_of_torchs_own_scaler_compiled_names_or_fp64_loads(tmp_path: Path
         assert torch.equal(target.model.state_dict()[name], value)
     assert float(target.scaler.scale_value) == 512.0
     _step(target)
+
+
+class _Inside(torch.nn.Module):
+    """All of it under an attribute of DDP's own name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.module(x)
+        return out
+
+
+def _part_compiled() -> torch.nn.Module:
+    model = _Inside()
+    model.module[0] = torch.compile(model.module[0], backend="eager")  # type: ignore[assignment]
+    return model
+
+
+MODELS: dict[str, Callable[[], torch.nn.Module]] = {
+    "bare": lambda: torch.nn.Linear(4, 1),
+    "compiled": lambda: torch.compile(torch.nn.Linear(4, 1), backend="eager"),  # type: ignore[dict-item, return-value]
+    "inside": _Inside,
+    "part compiled": _part_compiled,
+}
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "prefix"),
+    [
+        ("compiled", "compiled", ""),
+        ("inside", "inside", ""),
+        ("part compiled", "part compiled", ""),
+        ("bare", "compiled", ""),
+        ("compiled", "bare", ""),
+        ("inside", "part compiled", "module."),
+        ("part compiled", "inside", "module._orig_mod."),
+    ],
+)
+def test_names_that_ddp_or_a_compiler_changed_load_and_names_that_fit_stay_as_they_are(
+    tmp_path: Path, saved: str, loaded: str, prefix: str
+) -> None:
+    def trainer(kind: str) -> ExtendedFP16Trainer:
+        model = MODELS[kind]()
+        config = ExtendedFP16Config(precision_mode=PrecisionMode.FP32)
+        return ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), config)
+
+    source, target, path = trainer(saved), trainer(loaded), tmp_path / "file"
+    source.save_checkpoint(path)
+    if prefix:
+        weights, _ = plain.content(path, source.model)
+        torch.save({plain.MODEL: {prefix + name: value for name, value in weights.items()}}, path)
+    for load in (target.load_checkpoint, lambda where: begin_from(where, target, target.log)):
+        with torch.no_grad():
+            next(target.model.parameters()).zero_()
+        load(path)
+        for own, other in zip(source.model.parameters(), target.model.parameters(), strict=True):
+            assert torch.equal(own, other)
+
+
+def test_two_writers_of_one_path_leave_a_whole_file_though_their_process_ids_are_equal(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+
+    class Slow(Mapping[str, object]):
+        """While it is read, the other pod writes."""
+
+        def __getitem__(self, name: str) -> object:
+            return torch.zeros(8)
+
+        def __iter__(self) -> Iterator[str]:
+            plain.write(path, {"other": torch.ones(8)})
+            return iter(["mine"])
+
+        def __len__(self) -> int:
+            return 1
+
+    plain.write(path, Slow())
+    assert set(torch.load(path, weights_only=True)) == {"mine"}
+    assert [one.name for one in tmp_path.iterdir()] == ["shared"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -15,10 +16,8 @@ from .format import check_model, check_optimizer, validate
 from .tensors import nonfinite_buffers
 
 MODEL, OPTIMIZER = "model_state_dict", "optimizer_state_dict"
-_PREFIXES = ("module.", "_orig_mod.")
-"""What DistributedDataParallel and torch.compile put before every name."""
-
-
+_DDP, _COMPILED = "module.", "_orig_mod."
+"""What DistributedDataParallel puts before every name, and torch.compile wherever a module was compiled."""
 _OTHER = (torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -28,8 +27,11 @@ def write(path: Path, state: Mapping[str, object]) -> None:
     Raises:
         CheckpointError: it cannot be written. What stood there before still does, and nothing stands beside it.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    folder: str | None = None
     try:
+        # A name of its own: two pods may have the same process id. A folder: a file of tempfile's is for its owner alone.
+        folder = tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(folder) / path.name
         with open(temporary, "wb") as file:
             torch.save(dict(state), file)
             file.flush()
@@ -41,8 +43,8 @@ def write(path: Path, state: Mapping[str, object]) -> None:
             f"{path} not written ({reason}); check that the directory exists, is writable and not full"
         ) from error
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def load(
@@ -52,7 +54,7 @@ def load(
 
     Args:
         path: a directory ``step-…``, or a file holding ``{"model_state_dict": …, "optimizer_state_dict": …}``; the latter
-            key may be missing. 16-bit and FP64 weights become FP32; names may carry the prefixes of DDP and torch.compile.
+            key may be missing. 16-bit and FP64 weights become FP32; names may carry what DDP and torch.compile add.
         model: names and shapes must fit it.
         optimizer: the groups of parameters must fit it.
 
@@ -73,11 +75,12 @@ def load(
 
 
 def content(
-    path: Path, model: torch.nn.Module | None = None
+    path: Path, model: torch.nn.Module | None = None, *, in_its_types: bool = True
 ) -> tuple[dict[str, torch.Tensor], dict[str, object] | None]:
     """Weights, as FP32, and optimizer state of a plain file; see :func:`load`. Raises CheckpointError.
 
-    ``model``: what it holds in another type by its author's choice (frozen weights, buffers) is given in that one.
+    ``model``: names are given as it has them. What it holds in another type by its author's choice (frozen weights, buffers)
+    is given in that one, if ``in_its_types``.
     """
     raw = files.read_plain(path)
     saved: object = raw.get(MODEL) if isinstance(raw, dict) else None
@@ -88,10 +91,29 @@ def content(
     if moments is not None and not isinstance(moments, dict):
         raise CheckpointError(f"{path}: {OPTIMIZER}: expected a dictionary, found {type(moments).__name__}")
     weights: dict[str, torch.Tensor] = {str(name): value for name, value in saved.items()}
-    while weights and (prefix := next((p for p in _PREFIXES if all(name.startswith(p) for name in weights)), "")):
-        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
-    wanted = model.state_dict() if model is not None else {}
-    return {name: _fitted(value, wanted.get(name)) for name, value in weights.items()}, moments
+    wanted: dict[str, torch.Tensor] = model.state_dict() if model is not None else {}
+    weights = _named(weights, wanted) if wanted else _stripped(weights)
+    types = wanted if in_its_types else {}
+    return {name: _fitted(value, types.get(name)) for name, value in weights.items()}, moments
+
+
+def _named(weights: dict[str, torch.Tensor], wanted: Collection[str]) -> dict[str, torch.Tensor]:
+    """Under the ``wanted`` names. Those that fit as they are stay: a model's own may look as if something was added."""
+    if set(weights) == set(wanted):
+        return weights
+    plain = {name.replace(_COMPILED, ""): name for name in wanted}
+    found = _stripped(weights, unless=plain)
+    return {plain.get(name, name): value for name, value in found.items()} if len(plain) == len(wanted) else found
+
+
+def _stripped(weights: dict[str, torch.Tensor], unless: Collection[str] = ()) -> dict[str, torch.Tensor]:
+    """Without what DDP and torch.compile add; DDP's prefix stays where the names are those of ``unless`` with it."""
+    stripped = {name.replace(_COMPILED, ""): value for name, value in weights.items()}
+    if len(stripped) < len(weights):
+        return weights
+    while stripped and set(stripped) != set(unless) and all(name.startswith(_DDP) for name in stripped):
+        stripped = {name.removeprefix(_DDP): value for name, value in stripped.items()}
+    return stripped
 
 
 def scaler_state(raw: object) -> dict[str, float] | None:

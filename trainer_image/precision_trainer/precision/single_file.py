@@ -52,7 +52,7 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
             nothing has changed.
     """
     # In a cold mode the trained weights are 16 bits wide, and have their FP32 values beside them.
-    weights, moments = plain.content(path, trainer.model if trainer.cold is None else None)
+    weights, moments = plain.content(path, trainer.model, in_its_types=trainer.cold is None)
     raw = files.read_plain(path)
     if moments is not None:
         check_optimizer(moments, path, trainer.optimizer)
