@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Iterator
 
@@ -70,6 +71,25 @@ def best_weights(start: Start) -> Iterator[float]:
         if step == 13:
             model.load_state_dict(best[0])
             optimizer.load_state_dict(best[1])
+
+
+@case("habits, Adam, weights that became NaN are noticed late and put back, BF16", shape="NaN recovery")
+def recovers_from_nan(start: Start) -> Iterator[float]:
+    model = _small()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    loop = start(model, optimizer, Setting(mode=PrecisionMode.MIXED_BF16))
+    best, lost = copy.deepcopy((model.state_dict(), optimizer.state_dict())), 0
+    for step in range(STEPS):
+        if step == 6:
+            best = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+            with torch.no_grad():
+                model[0].get_parameter("weight").fill_(float("nan"))
+        loss = loop.step(noise(16, WIDTH, seed=step), _square)
+        lost = lost + 1 if math.isnan(loss) else 0
+        if lost == 7:
+            model.load_state_dict(best[0])
+            optimizer.load_state_dict(best[1])
+        yield loss
 
 
 @case("habits, SGD, a DataLoader that shuffles", shape="quickstart tutorial")

@@ -23,6 +23,7 @@ MENDED = (
     "double_default_fp16",
     "steps_without_gradients",
     "clipped_steps_without_gradients",
+    "recovers_from_nan",
 )
 """Runs that the trainer once ended."""
 

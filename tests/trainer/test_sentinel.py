@@ -152,6 +152,8 @@ def test_poisoned_weights_ask_for_a_rewind_within_four_steps(text: LibraryText) 
 
 def test_poisoned_weights_without_a_checkpoint_end_training_with_the_next_step(text: LibraryText) -> None:
     trainer = make(BF16)
+    assert trainer.sentinel is not None
+    trainer.sentinel.can_exit = True
     run(trainer, text, 3)
     with torch.no_grad():
         list(trainer.model.parameters())[2].fill_(float("nan"))

@@ -62,6 +62,7 @@ _WINDOWS = st.lists(
             "guilty": st.sampled_from([(), (1, 2), (3,)]),
             "drift": st.booleans(),
             "can_rewind": st.booleans(),
+            "can_exit": st.booleans(),
         },
     ),
     max_size=60,
@@ -132,6 +133,14 @@ def test_weights_still_not_finite_after_a_rewind_or_without_a_checkpoint_end_the
     assert run.window(weights_finite=False, can_rewind=True) is None  # not in force yet
     assert run.until(1, weights_finite=False, can_rewind=True).after is Level.EXIT
     assert Run().until(1, weights_finite=False).after is Level.EXIT
+
+
+def test_nothing_ends_the_process_where_nobody_asked_for_that() -> None:
+    run = Run()
+    assert run.window(weights_finite=False, can_exit=False) is None
+    assert run.until(1, weights_finite=False, can_rewind=True, can_exit=False).after is Level.REWIND
+    for _ in range(4):
+        assert run.window(weights_finite=False, can_rewind=True, can_exit=False) is None
 
 
 def test_a_loss_that_stays_non_finite_in_fp32_rewinds_but_is_left_alone_without_a_checkpoint() -> None:

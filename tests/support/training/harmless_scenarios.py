@@ -266,6 +266,18 @@ def frozen_mask_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tens
     return Masked(frozen=True), lambda position, size: torch.full((size, WIDTH), 1.0 + position % 7), _mean_square
 
 
+def normed_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
+    """For ``precision-trainer train``: running statistics, and one batch of NaN, at sample 240 (step 30 of 8 samples)."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.BatchNorm1d(WIDTH))
+
+    def batch(position: int, size: int) -> torch.Tensor:
+        found = torch.randn(size, WIDTH, generator=torch.Generator().manual_seed(position))
+        return found * float("nan") if position == 240 else found
+
+    return model, batch, _mean_square
+
+
 class _Adapted(torch.nn.Module):
     """A trained FP32 adapter beside a frozen BF16 layer and an FP64 buffer."""
 

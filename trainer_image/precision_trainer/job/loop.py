@@ -176,7 +176,8 @@ class Loop:
     def _rewind(self, reason: str) -> bool:
         # Steps of which the numbers are still on their way to the host belong to the time before.
         self._handle(self._trainer.drain())
-        if self._checkpointer.rewind(reason) is None:
+        # The data that poisoned the weights would do it again.
+        if self._checkpointer.rewind(reason, skip_data=reason == "sentinel") is None:
             return False
         self._reporter.rewound()
         return True

@@ -170,7 +170,7 @@ class Session:
         )
         sentinel = self.trainer.sentinel
         if sentinel is not None:
-            sentinel.can_rewind = store is not None
+            sentinel.can_rewind, sentinel.can_exit = store is not None, True
             self.checkpointer.attach("sentinel", sentinel)
         run_labels = run_info(
             options,

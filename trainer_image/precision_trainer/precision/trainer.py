@@ -117,6 +117,7 @@ class ExtendedFP16Trainer:
                 rank=rank,
                 log=log,
                 order=lambda: f"{self.requested_mode.wire}@{self.generation}",
+                buffers={name for name, _ in model.named_buffers()} - self.nonfinite_buffers,
             )
         self.request_source: RequestSource | None = None
         self.stop_asked = False
@@ -200,7 +201,7 @@ class ExtendedFP16Trainer:
 
         Raises:
             RankMismatchError: the ranks fell apart.
-            DivergedError: the sentinel has nothing left to do: the weights are not finite.
+            DivergedError: the sentinel has nothing left to do, and was to end training then (``sentinel.can_exit``).
             ConfigError: requests for a cold mode.
             RuntimeError: called inside an accumulation window.
         """

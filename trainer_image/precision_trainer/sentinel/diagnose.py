@@ -7,13 +7,13 @@ is done at most once a window. Without such a function only the weights are look
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from ..step.replay import AUTOCAST, Replay, replaying
-from ..step.weights import are_finite
+from ..step.weights import are_finite, can_be_poisoned
 from ..values.levels import Finding
 from ..values.modes import PrecisionMode
 from .guard import Guard
@@ -28,6 +28,7 @@ def diagnose(
     device: torch.device,
     *,
     guard: Guard,
+    buffers: Collection[str] = (),
 ) -> Finding:
     """What is wrong with a bad step. Never raises; what could not be found out is unknown.
 
@@ -38,9 +39,10 @@ def diagnose(
         mode: in which the step was computed.
         device: of the model.
         guard: runs each part.
+        buffers: names of those that have to be finite, as the weights have to.
     """
     parameters: list[torch.Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    weights_finite = guard("finite weights", lambda: are_finite(parameters))
+    weights_finite = guard("finite weights", lambda: are_finite(can_be_poisoned(model, buffers)))
     origin: int | None = None
     fp32_finite: bool | None = None
     if replay is not None:

@@ -2,8 +2,8 @@
 
 Rules, in the order in which they are asked:
 
-1. Non-finite weights: rewind; within that level again, or with nothing to go back to: exit. The same for a loss that stays
-   non-finite in FP32.
+1. Non-finite weights: rewind; within that level again, or with nothing to go back to: exit, where that is wanted. The same
+   for a loss that stays non-finite in FP32.
 2. Trouble at the present level, in ``patience`` windows in a row, goes to the next level that can help. A scale cannot help
    against an activation above 65504, nor can a module be pinned that nobody found, nor FP32 heal a bad batch.
 3. Only a clean *dwell* at a level lets it fall, by one. It doubles with each relapse (``strikes``), up to a limit.
@@ -49,6 +49,8 @@ class Sample:
     drift: bool = False
     """The loss has left the FP32 baseline (detectors.py)."""
     can_rewind: bool = False
+    can_exit: bool = True
+    """Whoever runs the training wants it ended where nothing helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ def _target(
             return Level.REWIND, None
         # Without a checkpoint, finite weights get the time that --diverged-after gives them.
         hopeless = trouble is Reason.NONFINITE_WEIGHTS or sample.can_rewind
-        return (Level.EXIT, None) if hopeless and level < Level.EXIT else (None, None)
+        return (Level.EXIT, None) if hopeless and sample.can_exit and level < Level.EXIT else (None, None)
     if sample.mode is _FP16 and trouble is not Reason.LOSS_DRIFT:
         if trouble is Reason.PERSISTENT_OVERFLOW and level < Level.LOWER_SCALE:
             return Level.LOWER_SCALE, None

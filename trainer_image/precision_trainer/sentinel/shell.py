@@ -6,12 +6,13 @@ ranks' findings travel in the telemetry parameter (distributed/agreement.py), so
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import torch
 
 from ..errors import DivergedError
+from ..step.replay import Replay
 from ..step.scaler import LossScaler
 from ..step.steps import Sent, StepRecord
 from ..values.levels import SERIALS, Diagnosis, Finding, Level, Reason, Verdict, safer
@@ -52,17 +53,23 @@ class Sentinel:
         rank: int,
         log: JsonLog,
         order: Callable[[], str],
+        buffers: Collection[str] = (),
     ) -> None:
-        """Watch ``model``; ``order`` names the request in force, as something that another request would not be named."""
+        """Watch ``model``, and whether ``buffers`` stay finite, by name.
+
+        ``order`` names the request in force, as something that another request would not be named.
+        """
         self.config = config
         self.layers = Layers(model, optimizer)
         self.can_rewind = False
         """Set by whoever can load the last healthy checkpoint (job/train.py)."""
+        self.can_exit = False
+        """Set by whoever wants training ended where nothing helps (job/train.py); a script may know a way of its own."""
         self.observer: Observer | None = None
-        self._model, self._scaler, self._device = model, scaler, device
+        self._model, self._scaler, self._device, self._buffers = model, scaler, device, buffers
         self._judges, self._order = rank == 0, order
         self._voice, self._guard = Voice(log, speaks=self._judges), Guard(log)
-        self._watch = StepWatch(config.window_steps, config.diverged_steps)
+        self._watch = StepWatch(config.window_steps, config.diverged_steps, self._guard)
         self.measurements = Measurements(
             config, model, self.layers, device=device, measures=self._judges, voice=self._voice, guard=self._guard
         )
@@ -74,7 +81,12 @@ class Sentinel:
         self._pending: Verdict | None = None
         self._finding: Finding | None = None
         self._next_diagnosis = self._diagnosed = 0
+        self._unseen = False
+        """A step was suspicious while a diagnosis was too recent for another."""
         self._drift_told = False
+        self._poison_told = False
+        """That the weights are not finite; True until a step is good, or they are found to be finite."""
+        self._watches = True
 
     @property
     def level(self) -> Level:
@@ -98,17 +110,32 @@ class Sentinel:
     # --- watching: every rank, every step ---------------------------------------------------------------------------
 
     def observe(self, record: StepRecord, sent: Sent) -> None:
-        """Take a step in; look into it, if it was bad. All ranks see the same record."""
+        """Take a step in; look into it, if it was bad. All ranks see the same record. Never raises."""
         watch = self._watch
-        if not watch.observe(record):
+        if not self._watches:
             return
-        bad = is_bad(record)
-        if bad:
-            self._look_into(record, sent)
-        self.measurements.look(record, sent, watch.clock, good=not bad)
-        if watch.full:
-            self._close(record)
-        watch.look_again(self.measurements.next_at(watch.clock))
+        try:  # not through the guard: a call for every step
+            if not watch.observe(record):
+                return
+            bad = is_bad(record)
+            if bad:
+                self._look_into(record, sent)
+            elif self._unseen:
+                self._look_at_weights(record)
+            self.measurements.look(record, sent, watch.clock, good=not bad)
+            if watch.full:
+                all_bad = watch.window.tried == watch.window.skipped + watch.window.nonfinite
+                self._close(record)
+                self._poison_told = self._poison_told and all_bad
+            watch.look_again(self._next_look())
+        except Exception as error:  # noqa: BLE001  (whatever it is: it must not end training)
+            self._watches = False
+            self._guard.switch_off("watch over steps", error)
+
+    def _next_look(self) -> int:
+        clock = self._watch.clock
+        at = self.measurements.next_at(clock)
+        return min(at, max(self._next_diagnosis, clock + 1)) if self._unseen else at
 
     def _look_into(self, record: StepRecord, sent: Sent) -> None:
         window, clock = self._watch.window, self._watch.clock
@@ -118,12 +145,28 @@ class Sentinel:
                 window.origins.append(origin)
         # One overflow with a finite loss is how a scale finds its place.
         suspicious = record.nonfinite or record.loss - record.loss != 0.0 or window.skipped >= _BURST
-        if suspicious and clock >= self._next_diagnosis:
-            self._next_diagnosis = clock + self.config.window_steps
-            self._diagnosed = record.step
-            self._finding = diagnose(
-                self._model, self.layers, sent.replay, record.mode, self._device, guard=self._guard
-            )
+        if not suspicious:
+            return
+        if clock < self._next_diagnosis:
+            self._unseen = True
+            return
+        self._next_diagnosis = clock + self.config.window_steps
+        self._diagnose(record, sent.replay)
+
+    def _look_at_weights(self, record: StepRecord) -> None:
+        """After a good step: what an earlier one did to them, which nobody looked at then."""
+        if self._watch.clock >= self._next_diagnosis:
+            self._diagnose(record, None)
+
+    def _diagnose(self, record: StepRecord, replay: Replay | None) -> None:
+        self._unseen = False
+        self._diagnosed = record.step
+        # Where nothing can give buffers back they change nothing here: batch norm, for one, learns on without its running
+        # statistics, and the layer before it that overflowed is still to be found.
+        buffers = self._buffers if self.can_rewind else ()
+        self._finding = diagnose(
+            self._model, self.layers, replay, record.mode, self._device, guard=self._guard, buffers=buffers
+        )
 
     def message(self) -> tuple[Verdict | None, Finding | None]:
         """What this rank has to say in the step about to run."""
@@ -138,9 +181,13 @@ class Sentinel:
     # --- deciding: rank 0 -------------------------------------------------------------------------------------------
 
     def learn(self, diagnosis: Diagnosis, record: StepRecord) -> None:
-        """All ranks' findings about a bad step have arrived."""
+        """All ranks' findings about a bad step have arrived. Never raises."""
+        self._guard("judgement of a finding", lambda: self._learn(diagnosis, record))
+
+    def _learn(self, diagnosis: Diagnosis, record: StepRecord) -> None:
         window = self._watch.window
-        window.fp32_finite = diagnosis.fp32_finite
+        if diagnosis.fp32_finite is not None:
+            window.fp32_finite = diagnosis.fp32_finite
         window.weights_finite = diagnosis.weights_finite is not False
         window.forward_overflow = window.forward_overflow or diagnosis.forward_overflow
         if diagnosis.origin is not None:
@@ -157,13 +204,27 @@ class Sentinel:
         if diagnosis.fp32_finite is False and diagnosis.weights_finite:
             self._voice.warn(Reason.DATA_FAULT, record, "the batch is not finite in FP32 either; look at the data")
         if diagnosis.weights_finite is False:
+            self._tell_poison(record)
             self._close(record)
+        elif diagnosis.weights_finite and self._poison_told:
+            self._poison_told = False
+            self._watch.restart()
+
+    def _tell_poison(self, record: StepRecord) -> None:
+        if self._poison_told or self.can_rewind or self.can_exit:
+            return
+        self._poison_told = True
+        self._voice.warn(
+            Reason.NONFINITE_WEIGHTS,
+            record,
+            "the weights are not finite: no precision helps, and no checkpoint is written; load good ones (load_checkpoint)",
+        )
 
     def _close(self, record: StepRecord) -> None:
         """End the window; rank 0 judges it."""
         watch = self._watch
         window = watch.close()
-        if not self._judges:
+        if not self._judges or self._poison_told:  # what poisoned weights show says nothing of precision
             return
         watch.warn(window, record, self._voice)
         floor = max(2.0 * self._scaler.floor, 2.0**-24)
@@ -181,6 +242,7 @@ class Sentinel:
             guilty=window.guilty(len(self.layers)),
             drift=watch.drift and self._drift_is_confirmed(record),
             can_rewind=self.can_rewind,
+            can_exit=self.can_exit,
         )
         self._state, transition = judge(self.config, self._state, sample)
         if transition is not None:
@@ -214,7 +276,7 @@ class Sentinel:
         pins = (*self._islands.pinned, verdict.pin) if verdict.pin is not None else self._islands.pinned
         transition = Transition(self._applied, verdict.level, verdict.reason, verdict.pin)
         self._enter(verdict.level, pins if verdict.level >= Level.PIN else ())
-        self._tell(transition, sent.step)
+        self._guard("report of a transition", lambda: self._tell(transition, sent.step))
         if verdict.level is Level.EXIT:
             raise DivergedError(
                 f"the sentinel gives up at step {sent.step} ({verdict.reason.value}): training cannot go on from these "
@@ -233,12 +295,12 @@ class Sentinel:
         if self._applied is not Level.NOMINAL:
             transition = Transition(self._applied, Level.NOMINAL, Reason.REQUESTED)
             self._enter(Level.NOMINAL, ())
-            self._tell(transition, step)
+            self._guard("report of a transition", lambda: self._tell(transition, step))
 
     def rewound(self) -> None:
         """The weights are other ones now (store/checkpointer.py): what was found about the old ones is void."""
         self._watch.restart()
-        self._drift_told = False
+        self._drift_told = self._poison_told = self._unseen = False
         self._finding = self._pending = None
         self._ignored_until = self._messages
         # A level that rank 0 found necessary for the old weights, and that nobody entered yet, is void.
@@ -249,7 +311,7 @@ class Sentinel:
         self._drift_told = False
         self._applied = level
         self._next_diagnosis = self._watch.clock + SETTLE_STEPS  # whether this helped is worth knowing soon
-        self._islands.set(pins)
+        self._guard("layers in FP32", lambda: self._islands.set(pins))
         if level is Level.NOMINAL:
             self._scaler.release()
         elif level is Level.LOWER_SCALE and not self._scaler.limited:
@@ -276,8 +338,10 @@ class Sentinel:
         return self.measurements.begin(mode, self._watch.clock)
 
     def end_probe(self) -> None:
-        """The measured step's backward pass is done."""
-        self._watch.look_at = min(self._watch.look_at, self.measurements.end(self._watch.clock))
+        """The measured step's backward pass is done. Never raises."""
+        read_at = self._guard("end of a probe", lambda: self.measurements.end(self._watch.clock))
+        if read_at is not None:
+            self._watch.look_at = min(self._watch.look_at, read_at)
 
     # --- what outlives the process ----------------------------------------------------------------------------------
 

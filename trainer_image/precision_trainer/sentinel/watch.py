@@ -6,6 +6,7 @@ from ..step.steps import StepRecord
 from ..values.levels import Reason
 from ..values.modes import PrecisionMode
 from .detectors import Cusum, LossBaseline
+from .guard import Guard
 from .signals import ScaleTrend, Spikes, Window
 from .voice import Voice
 
@@ -23,7 +24,8 @@ def is_bad(record: StepRecord) -> bool:
 class StepWatch:
     """Takes steps in, in their order. Every rank has one, and they all hold the same."""
 
-    def __init__(self, window_steps: int, diverged_steps: int) -> None:
+    def __init__(self, window_steps: int, diverged_steps: int, guard: Guard) -> None:
+        """``guard`` hears of a detector that raises: none is asked from then on, and steps are counted all the same."""
         self.clock = 0
         """Steps taken in."""
         self.streak = 0
@@ -39,6 +41,7 @@ class StepWatch:
         self._loss_spikes, self._norm_spikes = Spikes(), Spikes()
         self._trend = ScaleTrend()
         self._baseline = LossBaseline(_BLOCK_STEPS, Cusum)
+        self._guard, self._detects = guard, True
 
     @property
     def baseline_loss(self) -> float | None:
@@ -72,10 +75,19 @@ class StepWatch:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        window, fp32 = self.window, self._mode is PrecisionMode.FP32
-        window.tried += len(waiting)
+        self.window.tried += len(waiting)
         self.streak = 0
-        for record in waiting:
+        if not self._detects:
+            return
+        try:
+            self._detect(waiting)
+        except Exception as error:  # noqa: BLE001  (whatever it is: it must not end training)
+            self._detects = False
+            self._guard.switch_off("detectors of spikes and drift", error)
+
+    def _detect(self, records: list[StepRecord]) -> None:
+        window, fp32 = self.window, self._mode is PrecisionMode.FP32
+        for record in records:
             loss, norm = record.loss, record.grad_norm
             window.loss_sum += loss
             window.losses += 1

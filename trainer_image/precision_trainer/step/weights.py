@@ -8,7 +8,7 @@ looks once and says what it found in the agreement message. From then on skipped
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
 import torch
@@ -24,9 +24,25 @@ Guard: TypeAlias = "Callable[[str, Callable[[], bool]], bool | None]"
 """Runs a check by its name; None (unknown) if it raised. See sentinel/guard.py."""
 
 
-def are_finite(parameters: Iterable[torch.Tensor]) -> bool:
+def are_finite(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether all are; waits for the device."""
-    return bool(torch.stack(torch._foreach_norm(list(parameters))).isfinite().all())
+    # The largest magnitude, not the length: a mask of the largest finite numbers is finite.
+    norms = torch._foreach_norm([one.detach() for one in tensors if one.numel()], float("inf"))
+    return not norms or bool(torch.stack([norm.isfinite() for norm in norms]).all())
+
+
+def can_be_poisoned(model: torch.nn.Module, buffers: Collection[str]) -> list[torch.Tensor]:
+    """What a bad batch must not leave inf or NaN in: trained parameters, and those of ``buffers`` that can be measured.
+
+    A frozen parameter may hold -inf on purpose, as a mask does; so may a buffer, which is not named then.
+    """
+    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
+    dense = (
+        value
+        for name, value in model.named_buffers()
+        if name in buffers and value.is_floating_point() and value.layout is torch.strided and value.element_size() > 1
+    )
+    return [*trained, *dense]
 
 
 class WeightCheck:
@@ -46,9 +62,8 @@ class WeightCheck:
         self._skipped += 1
         if self._skipped % LOOK_AFTER_STEPS == 0 and not self._poisoned:
             # Said of the weights alone: what FP32 would make of the batch is not computed, so it is unknown.
-            # A frozen parameter may hold -inf on purpose, as a mask does.
-            trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-            finite = self._guard("finite weights", lambda: are_finite(trained))
+            # Buffers do not make a step be skipped.
+            finite = self._guard("finite weights", lambda: are_finite(can_be_poisoned(self._model, ())))
             self._finding = Finding(fp32_finite=None, weights_finite=finite, origin=None)
         return self.mark(record)
 
