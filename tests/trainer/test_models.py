@@ -34,6 +34,13 @@ def test_a_loss_may_write_to_the_model_and_take_layers_by_number_as_under_plain_
     assert results == [{"same": True, "calls": 6}] * 2
 
 
+def test_a_loss_sees_the_parameters_names_and_state_of_the_model_as_under_plain_ddp(
+    process_group: ProcessGroup,
+) -> None:
+    results = process_group.run("model_scenarios.the_model_as_a_loss_sees_it")
+    assert results == [{"same": True, "as seen": True, "loaded": True, "training": False}] * 2
+
+
 def test_a_static_graph_trains_as_under_plain_ddp(process_group: ProcessGroup) -> None:
     for result in process_group.run("model_scenarios.one_expert_for_all_time"):
         assert result["ours"] == result["plain"]

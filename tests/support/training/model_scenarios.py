@@ -195,3 +195,48 @@ def a_model_that_its_loss_writes_to(rank: int, world: int) -> Result:
         trainer.backward_and_step(trainer.training_step(_batch(step, rank), loss))
     pairs = zip((*model.parameters(), model.hidden), (*plain.parameters(), plain.hidden), strict=True)
     return {"same": all(torch.equal(one, other) for one, other in pairs), "calls": model.calls}
+
+
+def _normed() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.BatchNorm1d(WIDTH), torch.nn.Linear(WIDTH, 4))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+
+
+def the_model_as_a_loss_sees_it(rank: int, world: int) -> Result:
+    """A penalty over ``net.parameters()``, names, a state to save and to load, evaluation; beside plain DDP."""
+
+    def loss(net: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = net(data)
+        penalty = torch.stack([parameter.square().sum() for parameter in net.parameters()]).sum()
+        return out.square().mean() + 1e-2 * penalty
+
+    plain, optimizer = _normed()
+    net = DistributedDataParallel(plain, gradient_as_bucket_view=True)
+    model, own = _normed()
+    config = ExtendedFP16Config(enabled=False, max_grad_norm=0.0, use_ddp=True)
+    trainer = ExtendedFP16Trainer(model, own, config, "cpu", rank, world, allow_cpu=True)
+    for step in range(STEPS):
+        loss(net, _batch(step, rank)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        trainer.backward_and_step(trainer.training_step(_batch(step, rank), loss))
+
+    def seen(net: torch.nn.Module) -> list[list[str]]:
+        inner = net.module
+        assert isinstance(inner, torch.nn.Module)
+        found = [
+            [name for one in (net, inner) for name, _ in one.named_parameters()],
+            [name for one in (net, inner) for name, _ in one.named_buffers()],
+            [name for one in (net, inner) for name, _ in one.named_modules()],
+            [*net.state_dict(), *inner.state_dict()],
+        ]
+        net.load_state_dict({name: torch.ones_like(value) for name, value in net.state_dict().items()})
+        inner.load_state_dict({name: 2 * value for name, value in inner.state_dict().items()})
+        net.eval()
+        return [*found, [str(part.training) for part in net.modules()]]
+
+    same = [torch.equal(one, other) for one, other in zip(model.parameters(), plain.parameters(), strict=True)]
+    as_seen = seen(trainer.module) == seen(net)
+    twice = all(bool((value == 2).all()) for value in model.state_dict().values())
+    return {"same": all(same), "as seen": as_seen, "loaded": twice, "training": model.training}

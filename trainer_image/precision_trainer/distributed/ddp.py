@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -172,7 +173,20 @@ def wrap(
     ways_in = {name: _of_the_model(name) for name in _CONTAINER if hasattr(type(model), name)}
     kind = type(_WithTelemetry.__name__, (_WithTelemetry,), ways_in)
     module = kind(model, telemetry, in_graph=find_unused_parameters)
-    return compat.wrap_ddp(module, device, find_unused_parameters=find_unused_parameters, static_graph=static_graph)
+    wrapped = compat.wrap_ddp(module, device, find_unused_parameters=find_unused_parameters, static_graph=static_graph)
+    _hide(module)
+    return wrapped
+
+
+def _hide(module: _WithTelemetry) -> None:
+    """Show the model's parameters, buffers and modules as ``module``'s own, by the model's names, and the telemetry to nobody.
+
+    DDP has taken what it reduces. A penalty over ``net.parameters()`` would write into the message.
+    """
+    own, model = module.__dict__, module.wrapped_by_precision
+    own["wrapped_by_precision"], own["precision_telemetry"] = model, module.precision_telemetry
+    for kept in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
+        own[kept] = vars(model)[kept]
 
 
 class OwnStep:
@@ -216,8 +230,9 @@ class _WithTelemetry(torch.nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            pass
-        found: torch.Tensor | torch.nn.Module = getattr(super().__getattr__("wrapped_by_precision"), name)
+            if name in _OWN:
+                raise
+        found: torch.Tensor | torch.nn.Module = getattr(self.wrapped_by_precision, name)
         return found
 
     def __setattr__(self, name: str, value: torch.Tensor | torch.nn.Module) -> None:
@@ -226,6 +241,21 @@ class _WithTelemetry(torch.nn.Module):
             super().__setattr__(name, value)
         else:
             setattr(self.wrapped_by_precision, name, value)
+
+    # torch asks the module itself for these, and not for what it is made of.
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002  (torch's)
+        """As the model does it."""
+        super().train(mode)
+        self.wrapped_by_precision.train(mode)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (torch's)
+        """As the model gives it."""
+        return self.wrapped_by_precision.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (torch's)
+        """As the model takes it."""
+        return self.wrapped_by_precision.load_state_dict(*args, **kwargs)
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """The model's forward, unchanged."""
