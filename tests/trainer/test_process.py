@@ -57,6 +57,7 @@ def test_a_dead_rank_ends_the_process_group_with_an_error_not_a_hang(start: Star
     assert job.process.wait(30) == 1
     assert job.events("rank_died")[0]["failed"] == 1
     assert "rank 0 lost a peer: rank 1 of 2 is gone or silent" in job.events("failed")[0]["message"]
+    assert "Traceback" in job.text
 
 
 LAUNCH = ["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0"]
@@ -179,6 +180,23 @@ def test_errors_are_one_line_with_the_next_step_and_code_1(
     line = json.loads(capsys.readouterr().out)
     assert line["event"] == "failed"
     assert "expected a number in [1, 65536]" in line["message"]
+
+
+def test_a_single_process_that_times_out_waiting_for_its_data_has_lost_no_peer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from precision_trainer.job import train
+
+    def fail(*_: object, **__: object) -> object:
+        raise RuntimeError("DataLoader timed out after 5 seconds")
+
+    monkeypatch.setattr(train, "build_task", fail)
+    monkeypatch.setattr("precision_trainer.job.signals.StopFlag.install", StopFlag)
+    assert cli.main(["train", "--metrics-port", "-1"]) == 1
+    found = capsys.readouterr()
+    line = json.loads(found.out.splitlines()[-1])
+    assert "found RuntimeError (DataLoader timed out after 5 seconds)" in line["message"]
+    assert "Traceback" in found.err
 
 
 def test_divergence_is_code_17(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

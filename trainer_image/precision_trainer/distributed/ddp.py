@@ -85,7 +85,12 @@ def cleanup_distributed() -> None:
 
 
 def lost_peer(error: RuntimeError) -> bool:
-    """Whether a collective failed because another rank is gone or silent (gloo and NCCL say so in words only)."""
+    """Whether a collective failed because another rank is gone or silent (gloo and NCCL say so in words only).
+
+    Never where there is none: what a data loader says of its workers reads alike.
+    """
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return False
     text = str(error).lower()
     return any(word in text for word in ("connection closed by peer", "connection reset", "timed out", "gloo", "nccl"))
 
@@ -179,7 +184,7 @@ def wrap(
 
 
 def _hide(module: _WithTelemetry) -> None:
-    """Show the model's parameters, buffers and modules as ``module``'s own, by the model's names, and the telemetry to nobody.
+    """Show what the model is made of as ``module``'s own, by the model's names, and the telemetry to nobody.
 
     DDP has taken what it reduces. A penalty over ``net.parameters()`` would write into the message.
     """
@@ -243,7 +248,7 @@ class _WithTelemetry(torch.nn.Module):
             setattr(self.wrapped_by_precision, name, value)
 
     # torch asks the module itself for these, and not for what it is made of.
-    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002  (torch's)
+    def train(self, mode: bool = True) -> Self:
         """As the model does it."""
         super().train(mode)
         self.wrapped_by_precision.train(mode)

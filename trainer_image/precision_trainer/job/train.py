@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
@@ -78,6 +79,8 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
     except RuntimeError as error:
         if not ddp.lost_peer(error):
             raise
+        # Known by its words only: if it was another error of the script, its traceback says so.
+        traceback.print_exc()
         kind = ProcessGroupError if ddp.training_failed(error) else PeerLostError
         raise kind(
             f"rank {log.rank} lost a peer: {ddp.find_loss()} ({str(error).splitlines()[0]}); look at the other ranks' "
