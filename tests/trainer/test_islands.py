@@ -27,7 +27,7 @@ class _Layer(torch.nn.Linear):
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         out = super().forward(value)
         if self.only_in_16_bits and out.dtype is torch.float32:
-            raise RuntimeError("no kernel")
+            raise RuntimeError("\"half_linear\" not implemented for 'Float'")
         return out
 
 
@@ -108,3 +108,24 @@ def test_the_forward_of_a_pinned_layer_shows_the_arguments_of_the_layer() -> Non
     before = inspect.signature(model[0].forward)
     _pinned_by_sentinel(model)
     assert inspect.signature(model[0].forward) == before
+
+
+def test_an_error_that_is_not_of_types_is_the_layers_own_and_leaves_it_pinned(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    calls: list[torch.dtype] = []
+
+    class Fails(torch.nn.Linear):
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            calls.append(value.dtype)
+            if len(calls) == 1:
+                raise ValueError("a batch of an odd length")
+            return super().forward(value)
+
+    model = torch.nn.Sequential(Fails(WIDTH, WIDTH))
+    _islands(model).set([0])
+    with pytest.raises(ValueError, match="odd length"):
+        _out(model)
+    assert len(calls) == 1
+    assert _out(model).dtype is torch.float32
+    assert not capsys.readouterr().out

@@ -10,11 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.distributed.launch import free_port
 from precision_trainer.errors import ConfigError
+from precision_trainer.precision.setup import check_parameters
 from tests.support.training.process_group import ProcessGroup
 
 
@@ -80,6 +81,15 @@ def test_ddps_switches_without_ddp_are_refused(name: str) -> None:
 def test_a_static_graph_with_accumulation_is_refused() -> None:
     with pytest.raises(ConfigError, match="static_graph=True: expected False with gradient_accumulation_steps above 1"):
         ExtendedFP16Config(use_ddp=True, static_graph=True, gradient_accumulation_steps=2)
+
+
+def test_trained_parameters_on_several_devices_are_refused_and_frozen_ones_are_not() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match="trained parameters are on cpu, meta: expected one device"):
+        check_parameters(model, optimizer)
+    model[1].requires_grad_(requires_grad=False)
+    check_parameters(model, optimizer)
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
@@ -186,6 +196,17 @@ def test_a_sharded_model_is_refused() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
     with pytest.raises(ConfigError, match="is sharded"):
+        ExtendedFP16Trainer(model, torch.optim.AdamW(model.parameters()), ExtendedFP16Config(use_ddp=True))
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_model_that_is_sharded_the_older_way_is_refused(inside: bool) -> None:
+    sharded = FullyShardedDataParallel(torch.nn.Linear(4, 4), device_id=torch.device("cpu"))
+    model = torch.nn.Sequential(sharded) if inside else sharded
+    named = "module 0" if inside else "the model"
+    with pytest.raises(ConfigError, match=f"{named} is wrapped in FullyShardedDataParallel"):
         ExtendedFP16Trainer(model, torch.optim.AdamW(model.parameters()), ExtendedFP16Config(use_ddp=True))
 
 

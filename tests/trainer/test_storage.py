@@ -11,6 +11,7 @@ import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.checkpoint import files, plain
+from precision_trainer.checkpoint.format import check_optimizer
 from precision_trainer.checkpoint.inspect import inspect
 from precision_trainer.errors import CheckpointError
 from precision_trainer.store.choice import begin_from
@@ -202,6 +203,19 @@ def test_broken_content_of_the_optimizer_falls_back_to_the_checkpoint_before(ses
     session.run(steps=9)
     assert [line["step"] for line in session.events("checkpoint_refused")] == [8]
     assert [line["step"] for line in session.events("resumed")] == [4]
+
+
+def test_moments_of_another_optimizer_that_are_no_tensors_are_refused_and_none_is_as_torch_saves_it() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    for moment in (None, torch.ones(2)):
+        check_optimizer(_moments(optimizer, moment), Path("file"), optimizer)
+    with pytest.raises(CheckpointError, match="expected a tensor momentum_buffer, found {}"):
+        check_optimizer(_moments(optimizer, {}), Path("file"), optimizer)
+
+
+def _moments(optimizer: torch.optim.Optimizer, moment: object) -> dict[str, object]:
+    return {**optimizer.state_dict(), "state": {0: {"momentum_buffer": moment}}}
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])

@@ -211,6 +211,8 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
             )
         for name, value in entry.items():
             if not isinstance(value, torch.Tensor):
+                if name in _ELEMENTWISE and value is not None:  # SGD without momentum keeps None
+                    raise CheckpointError(f"{what}: expected a tensor {name}, found {value!r}; it is damaged")
                 continue
             check_dense(value, f"{what}: {name}")
             shape = _shape(name, parameters[index], optimizer) if optimizer is not None else None

@@ -45,9 +45,15 @@ def check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
     Frozen parameters may have any dtype: they have no gradient and no update (adapters over a BF16 model).
 
     Raises:
-        ConfigError: sharded or 16-bit parameters that are trained, sparse gradients, or an optimizer whose step needs a
-            closure.
+        ConfigError: sharded or 16-bit parameters that are trained, or on several devices, sparse gradients, or an optimizer
+            whose step needs a closure.
     """
+    devices = sorted({str(parameter.device) for parameter in model.parameters() if parameter.requires_grad})
+    if len(devices) > 1:
+        raise ConfigError(
+            f"trained parameters are on {', '.join(devices)}: expected one device, on which gradients are unscaled, clipped "
+            "and checked together; move the model with model.to(device), or freeze a part with requires_grad_(False)"
+        )
     for name, parameter in model.named_parameters():
         if _is_sharded(parameter):
             raise ConfigError(
@@ -60,6 +66,11 @@ def check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
                 "with requires_grad_(False)"
             )
     for name, module in model.named_modules():
+        if _is_fsdp(module):
+            raise ConfigError(
+                f"{f'module {name}' if name else 'the model'} is wrapped in FullyShardedDataParallel: expected whole tensors "
+                "on each rank; sharded models are not supported yet; train it without this trainer, or pass the bare model"
+            )
         if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
             raise ConfigError(
                 f"module {name} has sparse gradients: expected dense ones, unscaled and clipped without a wait; "
@@ -116,6 +127,11 @@ def _is_sharded(parameter: torch.nn.Parameter) -> bool:
     # Importing the module takes seconds; where there is a DTensor, it was imported.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(parameter, vars(module)["DTensor"])
+
+
+def _is_fsdp(module: torch.nn.Module) -> bool:
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, vars(fsdp)["FullyShardedDataParallel"])
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:

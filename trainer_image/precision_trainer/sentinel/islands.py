@@ -14,6 +14,8 @@ from .guard import Guard
 from .layers import Layers
 
 _LOW = (torch.float16, torch.bfloat16)
+_OF_TYPES = ("dtype", "scalar type", "data type", "type (", "not implemented for", "float16", "fp16", "float32", "half")
+"""What torch and kernels say of a type that they do not take; they say it in words only."""
 
 
 def _widen(value: object) -> object:
@@ -26,7 +28,7 @@ class _Wide:
     def __init__(
         self, layer: torch.nn.Module, device_type: str, failed: Callable[[Exception], None] | None = None
     ) -> None:
-        """Of ``layer``; where it raises in FP32, ``failed`` hears of it and it goes on as it was. None: that is an error."""
+        """Of ``layer``; where it has no FP32, ``failed`` hears of it and it goes on as it was. None: that is an error."""
         self.__wrapped__: Callable[..., object] = layer.forward
         self._device_type, self._failed = device_type, failed
         self._works = True
@@ -37,7 +39,7 @@ class _Wide:
                 with torch.autocast(self._device_type, enabled=False):
                     return self.__wrapped__(*tree_map(_widen, args), **tree_map(_widen, kwargs))
             except Exception as error:
-                if self._failed is None:
+                if self._failed is None or not _is_of_types(error):
                     raise
                 self._works = False  # a kernel that exists in 16 bits only
                 self._failed(error)
@@ -45,6 +47,12 @@ class _Wide:
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_failed": None if self._failed is None else _ignored}
+
+
+def _is_of_types(error: Exception) -> bool:
+    """Whether a layer failed because it was given FP32."""
+    text = str(error).lower()
+    return any(word in text for word in _OF_TYPES)
 
 
 def _ignored(_error: Exception) -> None:
