@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_trainer.errors import ConfigError
 from precision_trainer.precision.boot import decide
+from precision_trainer.precision.setup import set_tf32, tf32_in_force
 from precision_trainer.values.config import ExtendedFP16Config, parse_bool, read_boot
 from precision_trainer.values.logs import JsonLog
 from precision_trainer.values.modes import PrecisionMode
@@ -39,6 +42,7 @@ FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.M
         ("max_grad_norm", -0.1),
         ("max_grad_norm", math.nan),
         ("use_ddp", 1),
+        ("allow_tf32", 1),
         ("min_loss_scale", 1e9),
     ],
 )
@@ -48,6 +52,35 @@ def test_wrong_value_is_refused_with_field_value_and_range(field: str, value: ob
         ExtendedFP16Config(**wrong)
     message = str(caught.value)
     assert message.startswith(f"{field}={value!r}: expected ")
+
+
+@pytest.fixture
+def torchs_flags() -> Iterator[None]:
+    """As torch has them at its start, before and after."""
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+
+
+@pytest.mark.usefixtures("torchs_flags")
+@pytest.mark.parametrize("allowed", [None, False, True])
+def test_the_flags_of_tf32_are_set_where_that_is_asked_for_and_stay_as_they_were_found_otherwise(
+    allowed: bool | None,
+) -> None:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    set_tf32(torch.device("cpu"), allowed=allowed)
+    assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, True)
+    set_tf32(torch.device("cuda"), allowed=allowed)
+    expected = (False, True) if allowed is None else (allowed, allowed)
+    assert (matmul.allow_tf32, cudnn.allow_tf32) == expected
+    assert tf32_in_force(torch.device("cuda")) is any(expected)
+    assert not tf32_in_force(torch.device("cpu"))
+
+
+def test_the_classes_leave_tf32_alone_and_train_asks_for_strict_fp32() -> None:
+    assert ExtendedFP16Config().allow_tf32 is None
+    for env, expected in (({}, False), ({"PRECISION_ALLOW_TF32": "true"}, True), ({"FP16_LOSS_SCALE": "big"}, False)):
+        assert read_boot(env, has_cuda=True).scaling.allow_tf32 is expected
 
 
 def test_defaults_are_the_documented_ones() -> None:

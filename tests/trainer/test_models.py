@@ -47,9 +47,15 @@ def test_a_static_graph_trains_as_under_plain_ddp(process_group: ProcessGroup) -
         assert result["ours"] == result["plain"]
 
 
+def test_a_buffer_that_training_reads_is_that_of_rank_0_where_that_is_asked_for(process_group: ProcessGroup) -> None:
+    first, second = process_group.run("model_scenarios.a_buffer_that_training_reads")
+    assert first["broadcast"]
+    assert second == {"broadcast": True, "own": False}
+
+
 def test_unused_parameters_are_answered_with_our_own_settings(process_group: ProcessGroup) -> None:
     for result in process_group.run("model_scenarios.unused_without_a_word"):
-        assert "set find_unused_parameters=True" in result["error"]
+        assert "set find_unused_parameters=True (--find-unused-parameters of train)" in result["error"]
 
 
 def test_a_request_reaches_all_ranks_although_parameters_are_unused(process_group: ProcessGroup) -> None:
@@ -72,7 +78,7 @@ def test_ddp_without_a_process_group_is_refused() -> None:
         ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), ExtendedFP16Config(use_ddp=True))
 
 
-@pytest.mark.parametrize("name", ["find_unused_parameters", "static_graph"])
+@pytest.mark.parametrize("name", ["find_unused_parameters", "static_graph", "broadcast_buffers"])
 def test_ddps_switches_without_ddp_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}=True: expected False without use_ddp=True"):
         ExtendedFP16Config(**{name: True})  # type: ignore[arg-type]

@@ -84,6 +84,17 @@ def test_the_last_line_of_a_job_that_failed_is_ours_and_says_what_to_do(
     assert "start again, training goes on from the last checkpoint" in last["message"]
 
 
+def test_a_model_with_unused_parameters_trains_on_two_ranks_with_the_flag_that_the_advice_names(start: Start) -> None:
+    command = [*LAUNCH, "train", "tests.support.training.harmless_scenarios:unused_task", "--steps", "6"]
+    env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}"}
+    job = start(command, env)
+    assert job.process.wait(120) == 1
+    assert any("(--find-unused-parameters of train)" in line["message"] for line in job.events("failed"))
+    job = start([*command, "--find-unused-parameters"], env)
+    assert job.process.wait(120) == 0, job.text
+    assert sorted(line["rank"] for line in job.events("complete")) == [0, 1]
+
+
 def test_under_torchrun_a_dead_rank_is_named_and_the_restarted_process_group_meets_anew(start: Start) -> None:
     command = [*TORCHRUN, "--max-restarts", "1", *TRAIN, "--steps", "200", "--step-interval-seconds", "0.02"]
     job = start(command, {"PRECISION_POD_UID": "6f1e7d3c-0000-4000-8000-00000000000a"})

@@ -210,7 +210,7 @@ def test_moments_of_another_optimizer_that_are_no_tensors_are_refused_and_none_i
     optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
     for moment in (None, torch.ones(2)):
         check_optimizer(_moments(optimizer, moment), Path("file"), optimizer)
-    with pytest.raises(CheckpointError, match="expected a tensor momentum_buffer, found {}"):
+    with pytest.raises(CheckpointError, match="expected a tensor momentum_buffer, found "):
         check_optimizer(_moments(optimizer, {}), Path("file"), optimizer)
 
 

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,6 +55,29 @@ def test_a_training_that_is_at_its_last_step_when_the_stop_is_agreed_on_is_finis
     assert session.events("stopping") == []
     assert [line["step"] for line in session.events("complete")] == [20]
     assert [line["step"] for line in session.events("checkpoint")] == [20]
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "clipping", "fp32"),
+    [
+        ({}, {}, "1", "strict"),
+        ({"max_grad_norm": 0.0}, {"PRECISION_ALLOW_TF32": "true"}, "off", "TF32 on CUDA"),
+        ({"max_grad_norm": 0.5, "adaptive_clipping": True}, {}, "0.5+adaptive", "strict"),
+    ],
+)
+def test_its_first_lines_say_what_train_does_by_default(
+    options: dict[str, Any],
+    env: dict[str, str],
+    clipping: str,
+    fp32: str,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    session.run(steps=1, **options)
+    assert session.events("clipping")[0]["message"] == f"gradient clipping (--max-grad-norm): {clipping}"
+    assert session.events("fp32")[0]["message"] == f"FP32 (PRECISION_ALLOW_TF32): {fp32}"
 
 
 def test_requests_through_the_file_change_the_mode_hot(session: Session) -> None:

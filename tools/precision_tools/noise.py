@@ -65,7 +65,9 @@ def _training(seed: int, data: LibraryText, batch: int) -> Callable[[int], float
     torch.manual_seed(seed)
     model = ByteTransformer(TransformerConfig(width=32, layers=2, context=32))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    config = ExtendedFP16Config(precision_mode=PrecisionMode.FP32, sentinel=SentinelConfig(enabled=False))
+    config = ExtendedFP16Config(
+        precision_mode=PrecisionMode.FP32, allow_tf32=False, sentinel=SentinelConfig(enabled=False)
+    )
     trainer = ExtendedFP16Trainer(model, optimizer, config, log=JsonLog())
 
     def step(number: int) -> float:

@@ -39,9 +39,14 @@ def security_note() -> str | None:
 
 
 def wrap_ddp(
-    module: torch.nn.Module, device: torch.device, *, find_unused_parameters: bool, static_graph: bool
+    module: torch.nn.Module,
+    device: torch.device,
+    *,
+    find_unused_parameters: bool,
+    static_graph: bool,
+    broadcast_buffers: bool,
 ) -> DistributedDataParallel:
-    """DDP that averages gradients and leaves buffers alone.
+    """DDP that averages gradients.
 
     torch 2.15 renamed ``broadcast_buffers`` to ``forward_sync_buffers`` and warns about the old name.
     """
@@ -50,7 +55,7 @@ def wrap_ddp(
         name = "forward_sync_buffers"
     # Any: the keyword's name depends on the version, so no signature fits both.
     options: dict[str, Any] = {
-        name: False,
+        name: broadcast_buffers,
         "find_unused_parameters": find_unused_parameters,
         "static_graph": static_graph,
     }

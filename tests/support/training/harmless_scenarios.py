@@ -278,6 +278,24 @@ def normed_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], 
     return model, batch, _mean_square
 
 
+class _Either(torch.nn.Module):
+    """Of two layers a batch uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers[int(x[0, 0]) % 2](x)
+        return out
+
+
+def unused_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
+    """For ``precision-trainer train``."""
+    return _Either(), lambda position, size: torch.full((size, WIDTH), float(position // size % 3)), _mean_square
+
+
 class _Adapted(torch.nn.Module):
     """A trained FP32 adapter beside a frozen BF16 layer and an FP64 buffer."""
 

@@ -197,6 +197,48 @@ def a_model_that_its_loss_writes_to(rank: int, world: int) -> Result:
     return {"same": all(torch.equal(one, other) for one, other in pairs), "calls": model.calls}
 
 
+class _Codebook(torch.nn.Module):
+    """Training reads a buffer that each rank fills from its own data."""
+
+    centre: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("centre", torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x) - self.centre
+        with torch.no_grad():
+            self.centre = 0.5 * self.centre + 0.5 * x.mean(0)
+        return out
+
+
+def a_buffer_that_training_reads(rank: int, world: int) -> Result:
+    """Beside plain DDP, which gives rank 0's buffers to all."""
+
+    def loss(net: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = net(data)
+        return out.square().mean()
+
+    found: Result = {}
+    plain, models = _Codebook(), {name: _Codebook() for name in ("broadcast", "own")}
+    net, optimizer = DistributedDataParallel(plain), torch.optim.AdamW(plain.parameters(), lr=1e-2, fused=True)
+    for step in range(STEPS):
+        loss(net, _batch(step, rank)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, model in models.items():
+        config = ExtendedFP16Config(enabled=False, use_ddp=True, broadcast_buffers=name == "broadcast")
+        own = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+        trainer = ExtendedFP16Trainer(model, own, config, "cpu", rank, world, allow_cpu=True)
+        for step in range(STEPS):
+            trainer.backward_and_step(trainer.training_step(_batch(step, rank), loss))
+        found[name] = torch.equal(model.linear.weight, plain.linear.weight)
+    return found
+
+
 def _normed() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.BatchNorm1d(WIDTH), torch.nn.Linear(WIDTH, 4))

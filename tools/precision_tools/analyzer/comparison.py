@@ -92,7 +92,11 @@ def _trainer(model: nn.Module, mode: str, device: torch.device, loss_scale: floa
     precision = PrecisionMode.from_wire(mode)
     assert precision is not None
     config = ExtendedFP16Config(
-        precision_mode=precision, enabled=mode != "fp32", loss_scale=loss_scale, min_loss_scale=min(1.0, loss_scale)
+        precision_mode=precision,
+        enabled=mode != "fp32",
+        loss_scale=loss_scale,
+        min_loss_scale=min(1.0, loss_scale),
+        allow_tf32=False,
     )
     optimizer = torch.optim.AdamW(own.parameters(), lr=LEARNING_RATE, fused=True)
     return ExtendedFP16Trainer(own, optimizer, config, device, allow_cpu=True)

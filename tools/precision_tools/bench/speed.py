@@ -24,7 +24,7 @@ def trainer_in(mode: PrecisionMode, model: torch.nn.Module, learning_rate: float
     """A trainer over ``model`` with fused AdamW; FP16 and BF16 are allowed on a CPU."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, fused=True)
     return ExtendedFP16Trainer(
-        model, optimizer, ExtendedFP16Config(precision_mode=mode), log=QuietLog(), allow_cpu=True
+        model, optimizer, ExtendedFP16Config(precision_mode=mode, allow_tf32=False), log=QuietLog(), allow_cpu=True
     )
 
 

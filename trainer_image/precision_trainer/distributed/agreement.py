@@ -27,8 +27,8 @@ from ..values.request import PrecisionRequest
 
 UNUSED = (
     "parameters got no gradient in the last step, and DDP waits for all: expected a loss that depends on every parameter; "
-    "set find_unused_parameters=True where the parameters in use change from step to step, static_graph=True where they "
-    "never do, or freeze the unused ones with requires_grad_(False)"
+    "set find_unused_parameters=True (--find-unused-parameters of train) where the parameters in use change from step to "
+    "step, static_graph=True (--static-graph) where they never do, or freeze the unused ones with requires_grad_(False)"
 )
 """What a person does where DDP averages nothing: its own advice names an argument that nobody here passes."""
 _BASE = 1024

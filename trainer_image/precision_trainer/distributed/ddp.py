@@ -172,13 +172,20 @@ def wrap(
     *,
     find_unused_parameters: bool = False,
     static_graph: bool = False,
+    broadcast_buffers: bool = False,
 ) -> DistributedDataParallel:
     """DDP over the model and, in the same gradient bucket, the telemetry parameter (agreement.py)."""
     # Python looks these up in the class: the layers of a Sequential by number (``net.module[0].weight``), and their count.
     ways_in = {name: _of_the_model(name) for name in _CONTAINER if hasattr(type(model), name)}
     kind = type(_WithTelemetry.__name__, (_WithTelemetry,), ways_in)
     module = kind(model, telemetry, in_graph=find_unused_parameters)
-    wrapped = compat.wrap_ddp(module, device, find_unused_parameters=find_unused_parameters, static_graph=static_graph)
+    wrapped = compat.wrap_ddp(
+        module,
+        device,
+        find_unused_parameters=find_unused_parameters,
+        static_graph=static_graph,
+        broadcast_buffers=broadcast_buffers,
+    )
     _hide(module)
     return wrapped
 

@@ -49,6 +49,9 @@ class TrainOptions:
     step_interval_seconds: float = _option(0.0, "start steps at least this far apart, to spare a CPU", 0, 60)  # type: ignore[assignment]
     diverged_after: int = _option(100, "non-finite FP32 steps in a row that mean divergence (exit 17); 0: never", 0)  # type: ignore[assignment]
     backend: str = _option("", "gloo or nccl; empty: nccl where there is CUDA")  # type: ignore[assignment]
+    find_unused_parameters: bool = _option(False, "DDP's: in some steps some parameters get no gradient")  # type: ignore[assignment]
+    static_graph: bool = _option(False, "DDP's: the same parameters are used in every step")  # type: ignore[assignment]
+    broadcast_buffers: bool = _option(False, "DDP's: rank 0's buffers go to all ranks before each forward pass")  # type: ignore[assignment]
     ddp_timeout_seconds: float = _option(120.0, "how long a rank waits for the others", 1, 86400)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:

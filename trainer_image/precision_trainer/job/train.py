@@ -145,6 +145,8 @@ class Session:
 
         if rank == 0:
             log.event("clipping", message=f"gradient clipping (--max-grad-norm): {clipping(options)}")
+            fp32 = "TF32 on CUDA" if boot.scaling.allow_tf32 else "strict"
+            log.event("fp32", message=f"FP32 (PRECISION_ALLOW_TF32): {fp32}")
         torch.manual_seed(options.seed)
         self._task = task or build_task(options)
         model = self._task.model.to(self._device)
@@ -181,7 +183,7 @@ class Session:
             model,
             world_size=world_size,
             device=self._device,
-            allow_tf32=config.allow_tf32,
+            allow_tf32=bool(config.allow_tf32),
         )
         if self.trainer.adaptive_clip is not None:
             self.checkpointer.attach("adaptive_clipping", self.trainer.adaptive_clip)
@@ -254,5 +256,10 @@ def _config(
         max_grad_norm=options.max_grad_norm,
         adaptive_clipping=options.adaptive_clipping,
         use_ddp=use_ddp,
+        # Of a single process they say nothing: a job is the same on one rank and on many.
+        find_unused_parameters=options.find_unused_parameters and use_ddp,
+        static_graph=options.static_graph and use_ddp,
+        broadcast_buffers=options.broadcast_buffers and use_ddp,
         compile_backend=options.compile,
+        allow_tf32=bool(scaling.allow_tf32),
     )

@@ -66,24 +66,7 @@ def check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
                 "with requires_grad_(False)"
             )
     for name, module in model.named_modules():
-        if _is_fsdp(module):
-            raise ConfigError(
-                f"{f'module {name}' if name else 'the model'} is wrapped in FullyShardedDataParallel: expected whole tensors "
-                "on each rank; sharded models are not supported yet; train it without this trainer, or pass the bare model"
-            )
-        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
-            raise ConfigError(
-                f"module {name} has sparse gradients: expected dense ones, unscaled and clipped without a wait; "
-                "make it with sparse=False"
-            )
-        if type(module).get_extra_state is torch.nn.Module.get_extra_state:
-            continue
-        extra: object = module.get_extra_state()
-        if not isinstance(extra, torch.Tensor):
-            raise ConfigError(
-                f"module {name} keeps an extra state of type {type(extra).__name__}: expected a tensor, which a checkpoint "
-                "can hold and check; let its get_extra_state() return one, or keep the values in buffers"
-            )
+        _check_module(module, f"module {name}" if name else "the model")
     if _needs_closure(optimizer):
         raise ConfigError(
             f"{type(optimizer).__name__}.step() needs a closure, which computes the loss several times a step: expected an "
@@ -94,6 +77,27 @@ def check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
             if isinstance(tensor, torch.Tensor):
                 return tensor
     raise ConfigError("the optimizer has no parameters; build it with model.parameters()")
+
+
+def _check_module(module: torch.nn.Module, named: str) -> None:
+    if _is_fsdp(module):
+        raise ConfigError(
+            f"{named} is wrapped in FullyShardedDataParallel: expected whole tensors on each rank; sharded models are not "
+            "supported yet; train it without this trainer, or pass the bare model"
+        )
+    if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
+        raise ConfigError(
+            f"{named} has sparse gradients: expected dense ones, unscaled and clipped without a wait; make it with "
+            "sparse=False"
+        )
+    if type(module).get_extra_state is torch.nn.Module.get_extra_state:
+        return
+    extra: object = module.get_extra_state()
+    if not isinstance(extra, torch.Tensor):
+        raise ConfigError(
+            f"{named} keeps an extra state of type {type(extra).__name__}: expected a tensor, which a checkpoint can hold "
+            "and check; let its get_extra_state() return one, or keep the values in buffers"
+        )
 
 
 def check_ranks(model: torch.nn.Module, *, use_ddp: bool, rank: int, world_size: int) -> None:
@@ -143,11 +147,23 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
-def set_tf32(device: torch.device, *, allowed: bool) -> None:
-    """Settle for this process whether FP32 on CUDA means TF32; elsewhere there is no TF32, and nothing is touched."""
-    if device.type == "cuda":
+def set_tf32(device: torch.device, *, allowed: bool | None) -> None:
+    """Settle for this process whether FP32 on CUDA means TF32; None, or no CUDA: nothing is touched."""
+    if device.type == "cuda" and allowed is not None:
         torch.backends.cuda.matmul.allow_tf32 = allowed
         torch.backends.cudnn.allow_tf32 = allowed
+
+
+def tf32_in_force(device: torch.device) -> bool:
+    """Whether FP32 matrix products or convolutions may run as TF32 now."""
+    return device.type == "cuda" and (_allows(torch.backends.cuda.matmul) or _allows(torch.backends.cudnn))
+
+
+def _allows(backend: object) -> bool:
+    try:
+        return bool(getattr(backend, "allow_tf32", False))
+    except RuntimeError:  # a script set it by torch's newer name for it, which forbids the older one
+        return bool(getattr(backend, "fp32_precision", "") == "tf32")
 
 
 def on_hardware(settings: SentinelConfig, device: torch.device) -> SentinelConfig:

@@ -42,7 +42,7 @@ from . import compiled, preflight, single_file
 from .boundary import Boundaries
 from .first_step import FirstMicroBatch
 from .mode_control import ModeControl
-from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode
+from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode, tf32_in_force
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -137,6 +137,7 @@ class ExtendedFP16Trainer:
                 self.device,
                 find_unused_parameters=self.config.find_unused_parameters,
                 static_graph=self.config.static_graph,
+                broadcast_buffers=self.config.broadcast_buffers,
             )
         self._own_step = ddp.OwnStep(self._ddp)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
@@ -411,7 +412,7 @@ class ExtendedFP16Trainer:
 
     def get_stats(self) -> TrainingStats:
         """Totals of this process up to the last step tried; waits for the device."""
-        return self._boundaries.stats(self.scaler, allow_tf32=self.config.allow_tf32)
+        return self._boundaries.stats(self.scaler, allow_tf32=tf32_in_force(self.device))
 
     # --- one file -----------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class TrainingStats(TypedDict):
     scale_history: list[tuple[int, float]]
     """(step, loss scale after it), one for each change; the last 1000."""
     allow_tf32: bool
+    """FP32 matrix products or convolutions may run as TF32, as torch's flags are now."""
     sentinel_level: str
     pinned_layers: list[str]
 

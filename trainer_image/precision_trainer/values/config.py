@@ -52,6 +52,9 @@ class ExtendedFP16Config:
     """DDP's own switch: for models in which some parameters get no gradient in some steps. Costs a walk of the graph."""
     static_graph: bool = False
     """DDP's own switch: the same parameters are used in every step, so that checkpointed and unused ones are known."""
+    broadcast_buffers: bool = False
+    """DDP's own switch: rank 0's buffers replace those of the other ranks before each forward pass. For buffers that
+    training reads and fills from data, such as a codebook kept by averages. Costs a collective a step."""
     min_loss_scale: float = 1.0
     """The scale never falls below this, [0, loss_scale]. 0 is torch's own behaviour, which runs into 0 after ~150
     overflows and then skips every step for ever (pytorch#99640)."""
@@ -59,9 +62,9 @@ class ExtendedFP16Config:
     """Overflows that it takes, since the scale last grew, until the scale backs off, [1, 1024]. 1 is torch's behaviour."""
     dynamic_loss_scale: bool = True
     """False: a static scale. It neither grows nor backs off; overflowed steps are skipped all the same."""
-    allow_tf32: bool = False
-    """Let FP32 matrix products and convolutions run as TF32 on CUDA (10 bits of mantissa). Off: an FP32 baseline is strict
-    FP32, and a speed-up is one over strict FP32."""
+    allow_tf32: bool | None = None
+    """Let FP32 matrix products and convolutions run as TF32 on CUDA (10 bits of mantissa). False: an FP32 baseline is strict
+    FP32, and a speed-up is one over strict FP32. None: torch's flags stay as they are found."""
     compile_backend: str = ""
     """Run the model through ``torch.compile`` with this backend (``inductor``, ``aot_eager``, …); empty: as written."""
     fp32_modules: tuple[str, ...] = ()
@@ -83,13 +86,15 @@ class ExtendedFP16Config:
             "use_ddp",
             "find_unused_parameters",
             "static_graph",
+            "broadcast_buffers",
             "dynamic_loss_scale",
-            "allow_tf32",
         ):
             switch: object = getattr(self, name)
             if not isinstance(switch, bool):
                 _refuse(name, switch, "True or False")
-        for name in ("find_unused_parameters", "static_graph"):
+        if not isinstance(self.allow_tf32, (bool, type(None))):
+            _refuse("allow_tf32", self.allow_tf32, "True, False or None")
+        for name in ("find_unused_parameters", "static_graph", "broadcast_buffers"):
             if getattr(self, name) and not self.use_ddp:
                 _refuse(name, True, "False without use_ddp=True, since it is a switch of DistributedDataParallel")
         if self.static_graph and self.gradient_accumulation_steps != 1:
@@ -187,7 +192,7 @@ def read_boot(env: Mapping[str, str], *, has_cuda: bool) -> Boot:
     if errors and mode is not PrecisionMode.FP32:
         # A half-understood environment does not start the riskier mode (T1).
         mode = PrecisionMode.FP32
-    return Boot(mode, source, refused, scaling or ExtendedFP16Config(), tuple(errors))
+    return Boot(mode, source, refused, scaling or ExtendedFP16Config(allow_tf32=False), tuple(errors))
 
 
 def _tolerant_bool(env: Mapping[str, str], name: str, errors: list[str]) -> bool | None:
