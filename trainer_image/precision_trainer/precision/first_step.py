@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from .mode_control import ModeControl
-from .preflight import Trial, guarded
+from .preflight import LastEntered, Trial, guarded
 
 Forward = Callable[[], torch.Tensor]
 Backward = Callable[[torch.Tensor], torch.Tensor]
@@ -91,6 +91,13 @@ class FirstMicroBatch:
             failed.add(mode)
             del found
 
+    def _where(self, trial: Trial, compute: Forward) -> list[str]:
+        """What failed in the backward pass, with its layer: forward and backward once more; empty if nothing fails now."""
+        self._undo(trial, "backward")
+        with LastEntered(self._model) as entered:
+            found = guarded(compute, self._model, "backward", together=self._together, entered=entered)
+        return found.failed
+
     def _undo(self, trial: Trial, direction: str) -> None:
         if direction == "backward":
             for parameter in self._model.parameters():
@@ -122,7 +129,8 @@ class FirstMicroBatch:
             self._modes.prove()
             return loss
         else:
-            again = self._before(trial, lambda: run(compute()), tried.failed, "backward", step)
+            reasons = self._where(trial, lambda: run(compute())) or tried.failed
+            again = self._before(trial, lambda: run(compute()), reasons, "backward", step)
             if again is not None:
                 return again
         self._undo(trial, "backward")

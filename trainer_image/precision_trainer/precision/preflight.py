@@ -8,6 +8,7 @@ before. That is the one case in which a loss is computed again: otherwise traini
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Generic, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from ..distributed import ddp
 from ..step.replay import ForwardState
@@ -44,10 +47,55 @@ class Trial:
             self._state.restore()
 
 
-def what_failed(model: torch.nn.Module, error: Exception, direction: str = "") -> str:
-    """What failed and where, for a person: the innermost module whose forward pass the error came through, if any."""
+class LastEntered:
+    """Notes the module whose backward pass began last: autograd leaves no trace of it in an error.
+
+    For a pass that is known to fail, as it asks every module. Hooks of tensors, since those of modules' backward passes make
+    changes in place an error.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Of the modules of ``model``."""
+        self.layer: str | None = None
+        self._modules = {name or "the model": module for name, module in model.named_modules()}
+        self._handles: list[RemovableHandle] = []
+        self._seen: list[torch.Tensor] = []
+
+    def __enter__(self) -> LastEntered:
+        """The forward and the backward pass come in here."""
+        self._handles = [
+            module.register_forward_hook(functools.partial(self._forward, name))
+            for name, module in self._modules.items()
+        ]
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Let go of the pass."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._seen = [], []
+
+    def _forward(self, name: str, _module: torch.nn.Module, _inputs: object, output: object) -> None:
+        for leaf in tree_leaves(output):
+            # What an inner module gave out already is that one's.
+            if (
+                isinstance(leaf, torch.Tensor)
+                and leaf.grad_fn is not None
+                and not any(leaf is one for one in self._seen)
+            ):
+                self._seen.append(leaf)
+                self._handles.append(leaf.register_hook(functools.partial(self._backward, name)))  # type: ignore[no-untyped-call]
+
+    def _backward(self, name: str, _gradient: torch.Tensor) -> None:
+        self.layer = name
+
+
+def what_failed(
+    model: torch.nn.Module, error: Exception, direction: str = "", entered: LastEntered | None = None
+) -> str:
+    """What failed and where, for a person: the innermost module whose pass the error came through, if it is known."""
     names = {id(module): name or "the model" for name, module in model.named_modules()}
-    layer = None
+    layer = entered.layer if entered is not None else None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         layer = names.get(id(frame.f_locals.get("self")), layer)
     text = (str(error).splitlines() or [""])[0][:_MAX_REASON]
@@ -68,14 +116,21 @@ class Pass(Generic[Result]):
     """The ranks are not in the same pass: one of them has left a batch out. Then ``failed`` says nothing."""
 
 
-def guarded(compute: Callable[[], Result], model: torch.nn.Module, direction: str, *, together: bool) -> Pass[Result]:
+def guarded(
+    compute: Callable[[], Result],
+    model: torch.nn.Module,
+    direction: str,
+    *,
+    together: bool,
+    entered: LastEntered | None = None,
+) -> Pass[Result]:
     """Compute one pass of the micro-batch. A collective where the ranks train ``together``."""
     result: Result | None = None
     failed: str | None = None
     try:
         result = compute()
     except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
-        failed = what_failed(model, error, direction)
+        failed = what_failed(model, error, direction, entered)
     if not together:
         return Pass(result, [] if failed is None else [failed])
     everyone = ddp.exchange({"pass": direction, "failed": failed})
