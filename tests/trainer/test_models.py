@@ -64,6 +64,18 @@ def test_a_request_reaches_all_ranks_although_parameters_are_unused(process_grou
     assert first["mode"] == "bf16"
 
 
+def test_a_mode_is_proven_among_unused_parameters_without_a_trace(process_group: ProcessGroup) -> None:
+    for result in process_group.run("model_scenarios.a_mode_proven"):
+        assert result == {"0, 1": True, "3, 1": True, "0, 2": True, "3, 2": True}
+
+
+def test_a_mode_that_fails_among_unused_parameters_is_refused(process_group: ProcessGroup) -> None:
+    first, second = process_group.run("model_scenarios.a_mode_that_experts_fail_in")
+    assert (first["mode"], second["mode"]) == ("fp32", "fp32")
+    assert "rank 1: RuntimeError" in first["refused"][0]
+    assert first["print"] == second["print"]
+
+
 def test_what_contradicts_the_process_group_is_refused_with_what_to_pass(process_group: ProcessGroup) -> None:
     for result in process_group.run("model_scenarios.refused_at_construction"):
         errors = result["errors"]

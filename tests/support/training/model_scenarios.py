@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import ConfigError
 from precision_trainer.values.request import PrecisionRequest
+from tests.support.training.preflight_scenarios import model_that_fails
 from tests.support.training.scenarios import WIDTH, Result, fingerprint
 
 STEPS = 6
@@ -113,6 +114,60 @@ def a_request_among_unused_experts(rank: int, world: int) -> Result:
         _step(trainer, (number + rank) % 2)
     trainer.begin_step()
     return {"mode": trainer.mode.wire, "print": fingerprint(trainer)}
+
+
+def a_mode_proven(rank: int, world: int) -> Result:
+    """Among unused parameters: trained in BF16 from the start or from a request on, with the mode proven and not."""
+    found: Result = {}
+    for asked_at, accumulation in ((0, 1), (3, 1), (0, 2), (3, 2)):
+        weights = []
+        for proven in (False, True):
+            model, optimizer = _model()
+            config = ExtendedFP16Config(
+                precision_mode=PrecisionMode.MIXED_BF16,
+                enabled=not asked_at,
+                use_ddp=True,
+                find_unused_parameters=True,
+                gradient_accumulation_steps=accumulation,
+            )
+            trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
+            for micro in range(2 * STEPS * accumulation):
+                if micro == asked_at * accumulation > 0:
+                    trainer.begin_step()
+                    trainer.apply(PrecisionRequest(1, PrecisionMode.MIXED_BF16))
+                if not proven:
+                    trainer.modes.trial = None
+                number = (micro + rank) % 2 if micro % 4 < 2 else 0
+
+                def loss_of(net: torch.nn.Module, data: torch.Tensor, number: int = number) -> torch.Tensor:
+                    weight: torch.Tensor = net.module.head.weight  # type: ignore[union-attr,assignment]
+                    return _loss(net, data, number) + 1e-2 * weight.square().mean()
+
+                trainer.backward_and_step(trainer.training_step(_batch(micro, rank), loss_of))
+            trainer.drain()
+            assert trainer.mode is PrecisionMode.MIXED_BF16
+            weights.append([parameter.tolist() for parameter in model.parameters()])
+        found[f"{asked_at}, {accumulation}"] = weights[0] == weights[1]
+    return found
+
+
+def a_mode_that_experts_fail_in(rank: int, world: int) -> Result:
+    """Asked for among unused parameters: rank 1 fails in it."""
+    model, optimizer = _model()
+    fails = model_that_fails("forward", torch.bfloat16).get_submodule("1")
+    config = ExtendedFP16Config(enabled=False, use_ddp=True, find_unused_parameters=True)
+    trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
+    refused: list[str] = []
+    trainer.modes.on_refused = lambda _reason, message: refused.append(message)
+    if rank == 0:
+        request = PrecisionRequest(1, PrecisionMode.MIXED_BF16)
+        trainer.request_source = lambda applied: request if applied < 1 else None
+    else:
+        model.head = torch.nn.Sequential(model.head, fails)  # type: ignore[assignment]
+    for number in range(STEPS):
+        _step(trainer, (number + rank) % 2)
+    trainer.drain()
+    return {"mode": trainer.mode.wire, "refused": refused, "print": fingerprint(trainer)}
 
 
 def refused_at_construction(rank: int, world: int) -> Result:

@@ -201,6 +201,20 @@ def _hide(module: _WithTelemetry) -> None:
         own[kept] = vars(model)[kept]
 
 
+class Beside(torch.nn.Module):
+    """In DDP's place for one forward pass that it knows nothing of: a loss may ask it for its ``module`` too."""
+
+    def __init__(self, wrapped: DistributedDataParallel) -> None:
+        """Of what :func:`wrap` returned."""
+        super().__init__()
+        self.module = wrapped.module
+        self.train(wrapped.training)
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """As the module computes it."""
+        return self.module(*args, **kwargs)
+
+
 class OwnStep:
     """Around the forward pass of a trainer's own step. Says which of our settings an error of DDP is about."""
 

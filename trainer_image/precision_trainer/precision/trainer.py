@@ -163,9 +163,9 @@ class ExtendedFP16Trainer:
 
     def _untried(self, mode: PrecisionMode) -> tuple[PrecisionMode, ...]:
         """Modes that need no trial: there is nothing to go back to from them, or nothing could be tried."""
-        # DDP's reducer does not bear a step without its reduction there.
-        reducer = self.config.find_unused_parameters or self.config.static_graph
-        return (*(HOT if reducer else ()), *((mode,) if mode is PrecisionMode.FP32 or self.cold is not None else ()))
+        # DDP takes its first backward pass for the one that all others are like.
+        static = HOT if self.config.static_graph else ()
+        return (*static, *((mode,) if mode is PrecisionMode.FP32 or self.cold is not None else ()))
 
     # --- the mode -----------------------------------------------------------------------------------------------------
 
@@ -301,9 +301,14 @@ class ExtendedFP16Trainer:
 
     def _forward_alone(self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor]) -> torch.Tensor:
         """Of a micro-batch whose gradients DDP does not reduce, in whatever state its last forward pass left it."""
-        if self._ddp is not None:
-            compat.forget_forward(self._ddp)
-        return self._forward(batch, loss_fn, reduces=False)
+        if self._ddp is None:
+            return self._forward(batch, loss_fn, reduces=False)
+        compat.forget_forward(self._ddp)
+        if not self.config.find_unused_parameters:
+            return self._forward(batch, loss_fn, reduces=False)
+        # DDP's own forward pass would wait for a reduction there.
+        with self._autocast(self.mode), self._own_step:
+            return loss_fn(ddp.Beside(self._ddp), batch)
 
     def _backward_alone(self, loss: torch.Tensor) -> torch.Tensor:
         torch.autograd.backward(self._part(loss), self.scaler.scale_value if self.mode.uses_scaler else self._one)
@@ -361,6 +366,7 @@ class ExtendedFP16Trainer:
             mean = [total] if self._channel.quiet else [header, total]
         elif done:
             mean = [preflight.reduce(self.model, torch.cat((header, total.reshape(1))))]
+            compat.forget_forward(self._ddp)  # it has noted which parameters were used, for a reduction of its own
         else:
             telemetry = self._channel.telemetry
             telemetry.grad = None
