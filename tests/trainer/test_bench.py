@@ -17,6 +17,7 @@ from rich.progress import Progress
 from precision_tools.bench import figures, hardware, models, report, scenarios, speed, switching
 from precision_tools.bench.rounds import Tick, interleave, median_interval, paired
 from precision_tools.bench.workloads import transformer
+from precision_trainer import cli
 from precision_trainer.values.modes import PrecisionMode
 
 CPU = torch.device("cpu")
@@ -124,6 +125,41 @@ def test_one_run_measures_every_figure_and_says_on_what(tmp_path: Path) -> None:
     assert found["hardware"]["torch"] == torch.__version__
     assert torch.cuda.is_available() or found["gpu"].startswith("not measured")
     assert torch.get_num_threads() == threads
+
+
+_GOOD = {"ours": 5.0, "ours_upper": 59.0, "fabric": 80.0}
+
+
+@pytest.mark.parametrize(
+    ("clipped", "unclipped", "said"),
+    [
+        ({}, {}, []),
+        ({"ours_upper": 61.0}, {}, ["overhead with clipping: expected an upper bound of at most 60 µs"]),
+        ({}, {"ours": 81.0}, ["overhead without clipping: expected less than Fabric's 80 µs a step, found 81"]),
+    ],
+)
+@pytest.mark.parametrize("quick", [False, True])
+def test_an_overhead_above_its_budget_or_fabrics_is_said_and_ends_with_1_but_not_in_a_quick_run(
+    clipped: dict[str, float],
+    unclipped: dict[str, float],
+    said: list[str],
+    quick: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = {"complete": True, "overhead_us": {**_GOOD, **clipped, "unclipped": {**_GOOD, **unclipped}}}
+    monkeypatch.setattr(figures, "run", lambda *_: result)
+    found = cli.main(["bench", "figures", "--output", str(tmp_path / "x.json"), *(["--quick"] if quick else [])])
+    lines = [line for line in capsys.readouterr().err.splitlines() if line]  # a bar's end is an empty one
+    expected = [] if quick else said
+    assert found == (1 if expected else 0)
+    assert len(lines) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True))
+
+
+def test_a_part_that_failed_is_not_said_to_miss_its_budget() -> None:
+    assert figures.missed({"complete": False}) == []
 
 
 def test_what_was_measured_is_on_disk_after_each_part_and_a_part_that_fails_costs_no_other(

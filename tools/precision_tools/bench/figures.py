@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,8 @@ class Effort:
     """Of the world model whose speed is measured."""
 
 
+BUDGET_US = 60.0
+"""What a step may cost over bare autocast, by the upper bound."""
 QUICK = Effort(overhead_rounds=12, speed_rounds=2, seeds=2, parity_steps=30, flips=3, saves=2, context=64)
 """For a look and for tests: minutes become seconds, and the figures mean little."""
 
@@ -105,6 +107,24 @@ def run(path: Path, effort: Effort, progress: Progress) -> dict[str, object]:
     result |= {"complete": not failed, "seconds": round(time.monotonic() - began, 1)}
     _write(path, result)
     return result
+
+
+def missed(result: Mapping[str, object]) -> list[str]:
+    """What was measured and does not hold, one sentence each."""
+    cost = result.get("overhead_us")
+    if not isinstance(cost, dict):  # the part failed, which `failed` says
+        return []
+    sentences = []
+    for what, found in (("with clipping", cost), ("without clipping", cost["unclipped"])):
+        ours, upper, fabric = found["ours"], found["ours_upper"], found["fabric"]
+        if upper > BUDGET_US:
+            sentences.append(
+                f"overhead {what}: expected an upper bound of at most {BUDGET_US:g} µs a step over bare autocast, found "
+                f"{upper:g}; read overhead_us"
+            )
+        if ours >= fabric:
+            sentences.append(f"overhead {what}: expected less than Fabric's {fabric:g} µs a step, found {ours:g}")
+    return sentences
 
 
 def _write(path: Path, result: dict[str, object]) -> None:

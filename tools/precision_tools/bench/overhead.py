@@ -105,7 +105,7 @@ def _accelerate(clip: bool) -> Step:
 def _ours(clip: bool, directory: Path, cleanup: ExitStack) -> Step:
     directory.mkdir()
     batch = _batch()
-    task = make_task("overhead", _model(), lambda position, size: batch, _loss, "one batch")
+    task = make_task("overhead", _model(), lambda position, size: batch, _loss, "one batch", replay=_loss)
     process = Process(
         task,
         PrecisionMode.MIXED_BF16,
