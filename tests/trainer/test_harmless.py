@@ -36,8 +36,9 @@ def test_of_an_accumulated_step_one_micro_batch_is_kept() -> None:
             return batch
 
     case = Counted()
-    assert losses(case, EAGER, accumulation=64, steps=3, replay=case.loss)
+    watched = losses(case, EAGER, accumulation=64, steps=3, replay=case.loss)
     assert most <= 2  # the one before, in the loop's own hands, and the last one of the step before
+    assert watched == losses(Case(), OFF, accumulation=64, steps=3)
 
 
 def _noted(capsys: pytest.CaptureFixture[str]) -> dict[str, list[dict[str, object]]]:

@@ -178,6 +178,7 @@ def test_a_full_disk_ends_neither_training_nor_the_lease_nor_a_replacements_star
     first.until(lambda: _saved(first) > 0)
     volume.fill()
     first.until(lambda: len(first.events("checkpoint_failed")) >= 2)
+    first.until(lambda: first.value("genesis_checkpoint_failures_total") >= 2)
     beat = int(str(_lease(volume.path)["heartbeat"]))
     first.until(lambda: int(str(_lease(volume.path)["heartbeat"])) > beat + 2)
     _steps_go_on(first)

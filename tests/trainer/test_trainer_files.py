@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, Precision
 from precision_trainer.checkpoint import plain
 from precision_trainer.errors import CheckpointError, ConfigError
 from precision_trainer.models.data import LibraryText
+from precision_trainer.models.transformer import next_byte_loss
 from precision_trainer.values.request import PrecisionRequest
-from tests.support.training.steps import BF16, FP16, FP32, make, step, weights
+from tests.support.training.steps import BATCH, BF16, FP16, FP32, make, step, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -139,3 +141,43 @@ def test_a_file_gives_a_frozen_tensor_back_in_its_own_type_bit_for_bit(frozen: t
     assert found.double().tolist() == expected.double().tolist()
     weights, _ = plain.load(tmp_path / "file", second.model, second.optimizer)
     assert weights["frozen"].double().tolist() == expected.double().tolist()
+
+
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]] = {
+    "one cycle, momentum too": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=1e-2, total_steps=20
+    ),
+    "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_a_schedule_goes_on_in_its_middle_as_if_nothing_had_stopped(
+    name: str, text: LibraryText, tmp_path: Path
+) -> None:
+    plain = make(FP32)
+    model, optimizer = plain.model, plain.optimizer  # trained by torch alone
+    schedule = SCHEDULES[name](optimizer)
+    for number in range(20):
+        next_byte_loss(model, text.batch(number * BATCH, BATCH)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+
+    first = make(FP32)
+    schedule = SCHEDULES[name](first.optimizer)
+    for _ in range(9):
+        step(first, text)
+        schedule.step()
+    first.save_checkpoint(tmp_path / "file")
+    torch.save(schedule.state_dict(), tmp_path / "schedule")
+
+    second = make(FP32)
+    schedule = SCHEDULES[name](second.optimizer)
+    second.load_checkpoint(tmp_path / "file")
+    schedule.load_state_dict(torch.load(tmp_path / "schedule", weights_only=True))
+    while second.step < 20:
+        step(second, text)
+        schedule.step()
+    assert second.optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
+    assert all(torch.equal(a, b.detach()) for a, b in zip(weights(second), model.parameters(), strict=True))
