@@ -26,7 +26,7 @@ from precision_operator.kube.events import EventRecorder
 from precision_operator.kube.port import ASSIGNMENTS, JOBS, PODS, POLICIES
 from precision_operator.runtime.ratelimit import RateLimiter
 from tests.support.fake_kube import Key
-from tests.support.manual_clock import ManualClock, finished
+from tests.support.manual_clock import ManualClock, finished, settle
 from tests.support.server import SHIPPED, Server, install_all
 from tests.support.views import pod, workload
 
@@ -114,8 +114,10 @@ class Rig:
     async def act(
         self, *actions: Action, state: State = STATE, emergency: bool = True, policy: Policy = POLICY
     ) -> Acted:
-        """One pass' actions."""
-        return await finished(self.clock, self.actor.act(policy, state, actions, emergency=emergency))
+        """One pass' actions, and the Events that are sent beside it."""
+        acted = await finished(self.clock, self.actor.act(policy, state, actions, emergency=emergency))
+        await settle()
+        return acted
 
     @property
     def events(self) -> list[tuple[str, int]]:

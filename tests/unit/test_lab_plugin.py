@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from lab.errors import LabError
+from lab.images import TRAINER
 from lab.release import plugin, publish
 from lab.release.make import SUMS as SUMS_FILE
 from lab.release.make import sha256
@@ -117,11 +118,12 @@ def test_the_manifest_of_a_release_bears_the_checksums_that_were_signed(
 ) -> None:
     folder = tmp_path / "1.2.3"
     folder.mkdir()
-    for name in SUMS:
+    files = *SUMS, f"{TRAINER.name}-1.2.3.oci.tar"
+    for name in files:
         (folder / name).write_text(name)
-    (folder / SUMS_FILE).write_text("".join(f"{sha256(folder / name)}  {name}\n" for name in SUMS))
+    (folder / SUMS_FILE).write_text("".join(f"{sha256(folder / name)}  {name}\n" for name in files))
     monkeypatch.setattr(publish, "MANIFEST", tmp_path / "krew" / "precision.yaml")
-    monkeypatch.setattr(publish, "tools", lambda listing: lambda *words, cwd: "")
+    monkeypatch.setattr(publish, "tools", lambda making: lambda *words, cwd: "")
     platforms = yaml.safe_load(publish.write_manifest(folder, URI, key=None).read_text())["spec"]["platforms"]
     assert [item["sha256"] for item in platforms] == [sha256(folder / name) for name in SUMS]
     (folder / next(iter(SUMS))).write_text("another")
