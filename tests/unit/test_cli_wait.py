@@ -9,11 +9,14 @@ import pytest
 from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase
 from precision_operator.errors import KubeError, TooManyRequests, Unavailable
-from tests.support.cli import HELD, NOW, PARTLY, PREFIX, WAITING, Cli, Json, Stands, stands
+from tests.support.cli import HELD, NO_DIFFERENCE, NOW, PARTLY, PREFIX, WAITING, Cli, Json, Stands, stands
 
-STALLED = stands(
-    Phase.PROGRESSING, conditions=(Condition("Stalled", "True", "Undeliverable", "vision-b has no contract", 1, NOW),)
-)
+
+def stalled(found: Stands, reason: str) -> Stands:
+    return stands(found.status.phase, found, conditions=(Condition("Stalled", "True", reason, "so it is", 1, NOW),))
+
+
+STALLED = stalled(stands(Phase.PROGRESSING), "Undeliverable")
 RETRIED: Json = {f"{PREFIX}retry": "4"}
 ACKNOWLEDGED: Json = {
     f"{PREFIX}ack-{item}": "4"
@@ -97,15 +100,32 @@ def test_a_watch_ends_where_a_rollout_or_a_rollback_ends(cli: Cli, phase: Phase,
     [
         (stands(Phase.PAUSED, reason="AwaitingApproval"), {}),
         (stands(Phase.DEGRADED, reason="OverflowRateHigh"), {}),
-        (stands(Phase.PROGRESSING, conditions=STALLED.status.conditions), {}),
+        (STALLED, {}),
+        (stalled(NO_DIFFERENCE, "CanaryNoDifference"), {}),
         (stands(Phase.PROGRESSING), {"suspend": True}),
+        (stands(Phase.ROLLING_BACK), {"suspend": True}),
     ],
 )
 def test_a_watch_ends_where_only_a_person_goes_on(cli: Cli, found: Stands, spec: Json) -> None:
     cli.policy(stands(Phase.PROGRESSING))
     cli.fake.while_watched = lambda: cli.policy(found, **spec)
-    documents = cli("status", "-w", "-o", "json", code=3 if found.status.phase is Phase.DEGRADED else 0).splitlines()
+    code = 3 if found.status.phase in (Phase.DEGRADED, Phase.ROLLING_BACK) else 0
+    documents = cli("status", "-w", "-o", "json", code=code).splitlines()
     assert json.loads(documents[-1])["phase"] == found.status.phase
+
+
+@pytest.mark.parametrize(
+    ("late", "end"),
+    [
+        (stalled(stands(Phase.ROLLING_BACK), "DeadlineExceeded"), Phase.HELD),
+        (stalled(stands(Phase.PROGRESSING), "ProgressDeadlineExceeded"), Phase.HEALTHY),
+    ],
+)
+def test_a_watch_follows_what_is_late_to_its_end(cli: Cli, late: Stands, end: Phase) -> None:
+    cli.policy(late)
+    cli.fake.while_watched = lambda: cli.policy(stands(end))
+    documents = cli("status", "-w", "-o", "json", code=3 if end is Phase.HELD else 0).splitlines()
+    assert [json.loads(document)["phase"] for document in documents] == [late.status.phase, end]
 
 
 def test_a_watch_follows_the_rollback_of_a_deleted_policy_to_its_end(cli: Cli) -> None:

@@ -19,6 +19,7 @@ from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
 from precision_operator.cli.gain import gain_text
 from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
 from precision_operator.cli.summary import ROLLED_BACK, UNKNOWN_PERSON, stages, summary, under_way
+from precision_operator.reasons import Reason
 
 if TYPE_CHECKING:
     from precision_operator.api.canary import Comparison
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 EXIT_ROLLED_BACK = 3
 TERMINAL = (Phase.HEALTHY, Phase.HELD)
 """Where a rollout or a rollback ends, and with it what was watched."""
+VERDICTS = (Reason.CANARY_NO_DIFFERENCE, Reason.CANARY_WORSE, Reason.CANARY_INCONCLUSIVE)
+"""With which a rollback ends at its canary, until a person sends the rest after it."""
 BAR_COLUMNS = 30
 RESTARTS_SHOWN = 5
 """Of the workloads that are restarting; `get` shows all."""
@@ -82,7 +85,7 @@ async def _once(session: "Session", arguments: argparse.Namespace) -> int:
 async def _watch(session: "Session", arguments: argparse.Namespace) -> int:
     from rich.live import Live
 
-    from precision_operator.cli.wait import as_it_changes, blocked, settled
+    from precision_operator.cli.wait import as_it_changes, settled
 
     as_document, out = arguments.output in DOCUMENTS, console()
     target = await session.policy(arguments.policy)
@@ -100,10 +103,20 @@ async def _watch(session: "Session", arguments: argparse.Namespace) -> int:
             elif found != written and not out.is_terminal:
                 out.print(_line(target), soft_wrap=True)
             written = found
-            wanted = Phase.HELD if target.policy.deleted else Phase.HEALTHY
-            if settled(target) and (target.status.phase in TERMINAL or blocked(target, wanted)):
+            if settled(target) and (target.status.phase in TERMINAL or _left_to_people(target)):
                 break
     return exit_code(target)
+
+
+def _left_to_people(target: "Target") -> bool:
+    """Only a person goes on with it. A step or a rollback past its deadline is Stalled too, and goes on by itself."""
+    from precision_operator.cli.wait import blocked
+
+    stalled = {c.reason for c in target.status.conditions if c.type == "Stalled" and c.status == "True"}
+    back = target.status.phase is Phase.ROLLING_BACK and stalled.isdisjoint(VERDICTS)
+    if target.policy.deleted or back:
+        return bool(blocked(target, Phase.HELD))
+    return Reason.PROGRESS_DEADLINE_EXCEEDED not in stalled and bool(blocked(target, Phase.HEALTHY))
 
 
 def _line(target: "Target") -> Text:
