@@ -18,6 +18,7 @@ from precision_operator.contract import ECHO, ECHO_NONCE
 from precision_operator.errors import Forbidden, NotFound
 from precision_operator.kube.port import (
     CONFIG_MAPS,
+    DEPLOYMENTS,
     LEASES,
     POLICIES,
     SELF_SUBJECT_REVIEWS,
@@ -33,19 +34,23 @@ def sound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return installed(cli, monkeypatch)
 
 
+def _unlisted(cli: Cli, monkeypatch: pytest.MonkeyPatch, kind: Resource, namespace: str) -> None:
+    allowed = cli.fake.list
+
+    async def listed(
+        resource: Resource, where: str, *, label_selector: str = "", most_bytes: int | None = None
+    ) -> Sequence[JsonObject]:
+        if (resource, where) == (kind, namespace):
+            raise Forbidden(f"bob may not list {kind.plural}", status=403)
+        return await allowed(resource, where, label_selector=label_selector, most_bytes=most_bytes)
+
+    monkeypatch.setattr(cli.fake, "list", listed)
+
+
 def test_who_may_not_read_policies_is_told_so_and_what_else_was_found(
     sound: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    allowed = sound.fake.list
-
-    async def listed(
-        resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
-    ) -> Sequence[JsonObject]:
-        if resource == POLICIES:
-            raise Forbidden("bob may not list precisionpolicies", status=403)
-        return await allowed(resource, namespace, label_selector=label_selector, most_bytes=most_bytes)
-
-    monkeypatch.setattr(sound.fake, "list", listed)
+    _unlisted(sound, monkeypatch, POLICIES, "default")
     found = amiss(sound, code=1)
     levels = {name: finding["level"] for name, finding in found.items()}
     assert levels == {"echo": "warning", "drill": "warning", "fleets": "error"}
@@ -172,6 +177,16 @@ def test_admission_is_asked_for_its_echo_of_each_assignment(
     assert found["mend"].startswith(mend)
 
 
+def test_who_may_not_look_for_the_operator_learns_all_the_same_that_admission_does_not_answer(
+    sound: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _unlisted(sound, monkeypatch, DEPLOYMENTS, "")
+    monkeypatch.setattr(sound.fake, "answer", lambda body: body)
+    sound.policy(stands(Phase.HEALTHY))
+    found = amiss(sound, code=1)["echo"]
+    assert (found["level"], found["mend"]) == ("error", "helm list --all-namespaces --filter precision")
+
+
 def test_who_may_not_ask_admission_is_told_how_to_see_that(sound: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     async def denied(*_: object, **__: object) -> JsonObject:
         raise Forbidden("bob may not patch precisionpolicies", status=403)
@@ -200,6 +215,13 @@ def test_a_metric_source_without_a_ready_endpoint_is_an_error(sound: Cli, url: s
     with_service(sound, "prometheus", "monitoring", ready=False)
     found = amiss(sound, code=1 if said else 0)
     assert found.get("endpoints", {}).get("message", "") == (f"config.prometheus.default: {said}" if said else "")
+
+
+@pytest.mark.parametrize("url", ["http://prom.corp:9090", "http://other.monitoring:9090"])
+def test_a_host_of_two_labels_may_be_no_service(sound: Cli, url: str) -> None:
+    configured(sound, prometheus={"default": {"url": url}})
+    found = amiss(sound, code=0)["endpoints"]
+    assert (found["level"], "is perhaps no Service" in found["message"]) == ("warning", True)
 
 
 def test_no_metric_source_is_an_error(sound: Cli) -> None:

@@ -144,13 +144,14 @@ async def endpoints(session: Session) -> AsyncIterator[Diagnosis]:
         if service is None:
             yield ok("endpoints", f"{what} is no Service; what it answers is each fleet's MetricsAvailable")
         else:
-            yield await _behind(session, what, *service)
+            name, namespace, certain = service
+            yield await _behind(session, what, name, namespace, certain=certain)
     if settings.admission.mode == "Webhook":
         yield await _behind(session, "the webhook", settings.admission.service, found.namespace)
 
 
-def _service(url: str, home: str) -> tuple[str, str] | None:
-    """(name, namespace) of the Service that an address names; None: it leads elsewhere."""
+def _service(url: str, home: str) -> tuple[str, str, bool] | None:
+    """(name, namespace, whether it must be one) of the Service that an address names; None: it leads elsewhere."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:
@@ -158,15 +159,16 @@ def _service(url: str, home: str) -> tuple[str, str] | None:
     parts = host.split(".")
     if host in ("", "localhost") or ":" in host or (len(parts) > 2 and parts[2] != "svc"):
         return None
-    return parts[0], parts[1] if len(parts) > 1 else home
+    return parts[0], parts[1] if len(parts) > 1 else home, len(parts) != 2
 
 
-async def _behind(session: Session, what: str, service: str, namespace: str) -> Diagnosis:
+async def _behind(session: Session, what: str, service: str, namespace: str, *, certain: bool = True) -> Diagnosis:
     mend = session.everywhere("-n", namespace, "get", "services,endpointslices")
     try:
         spec = mapping((await session.api.get(SERVICES, namespace, service)).get("spec"))
     except NotFound:
-        return error("endpoints", f"{what}: there is no Service {namespace}/{service}", mend)
+        made, perhaps = (error, "") if certain else (warning, "; it is perhaps no Service")
+        return made("endpoints", f"{what}: there is no Service {namespace}/{service}{perhaps}", mend)
     selector = f"kubernetes.io/service-name={service}"
     slices = await session.api.list(ENDPOINT_SLICES, namespace, label_selector=selector)
     count = sum(1 for body in slices for _ in ready_servers(body))
