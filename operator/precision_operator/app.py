@@ -181,7 +181,11 @@ class App:
         )
         store = IncidentStore(client, settings=settings.incidents, clock=clock)
         collector = EvidenceCollector(
-            self._sources, settings.queries, failed=metrics.report_error, circuits=evaluator.circuits
+            self._sources,
+            settings.queries,
+            clock=clock,
+            failed=metrics.report_error,
+            circuits=evaluator.circuits,
         )
         self._investigator = Investigator(collector, store, events=events, failed=metrics.report_error)
         self._reporter = Reporter(

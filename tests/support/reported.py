@@ -122,6 +122,7 @@ class Stage:
             collector=EvidenceCollector(
                 {"default": self.past},
                 {},
+                clock=clock,
                 failed=self.metrics.report_error,
                 circuits=lambda: {"default": self.circuit},
             ),

@@ -12,12 +12,17 @@ from precision_operator.incidents.evidence import Question, keep, queries_of, qu
 from precision_operator.incidents.report import Evidence, Report
 from precision_operator.incidents.slowness import CHECKS, say
 from precision_operator.reasons import Reason
+from precision_operator.runtime.clock import Clock
 from precision_operator.signals.endpoint import Circuit
 from precision_operator.signals.plan import plan_of
 from precision_operator.signals.port import MetricArchive, Sample, Series
 
 T = TypeVar("T")
 
+PATIENCE_SECONDS = 60
+"""How long all questions of a case together wait for a circuit that is open: it rests some seconds, and each phase of an
+incident is asked for once.
+"""
 FAILURE_LIMIT = 2
 """After so many questions in a row without an answer the others of a case are not asked: each takes a time-out."""
 
@@ -32,18 +37,20 @@ class EvidenceCollector:
         sources: Mapping[str, MetricArchive],
         catalogue: Mapping[str, str],
         *,
+        clock: Clock,
         failed: Callable[[str], None],
         circuits: Callable[[], Mapping[str, Circuit]] = dict,
     ) -> None:
         """``failed``: called with the reason of each query that failed. ``circuits``: an open one is not asked."""
         self._sources = sources
         self._catalogue = catalogue
+        self._clock = clock
         self._failed = failed
         self._circuits = circuits
         self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(1))
 
     async def gather(self, report: Report, seen: RecordedPass, *, now: float) -> tuple[Evidence, ...]:
-        """The signals around the breach, and a day of the run infos. Never raises."""
+        """The signals around the breach, and a day of the run infos. Never raises. Waits for a circuit that is open."""
         policy, plan = seen.policy, plan_of(seen.policy)
         queries = queries_of(
             plan.queries,
@@ -62,7 +69,7 @@ class EvidenceCollector:
             now=now,
         )
         asks = [partial(_history, question) for question in wanted]
-        answers = await self._answers(plan.endpoint, asks)
+        answers = await self._answers(plan.endpoint, asks, patience_seconds=PATIENCE_SECONDS)
         return tuple(keep(q, found, first=report.workloads) for q, found in zip(wanted, answers, strict=True))
 
     async def slowness(self, *, namespace: str, endpoint: str, pods: Mapping[str, str]) -> str:
@@ -78,7 +85,11 @@ class EvidenceCollector:
         return "; ".join(say(check, answer, pods) for check, answer in zip(CHECKS, answers, strict=True))
 
     async def _answers(
-        self, endpoint: str, asks: Sequence[Callable[[MetricArchive], Awaitable[Sequence[T]]]]
+        self,
+        endpoint: str,
+        asks: Sequence[Callable[[MetricArchive], Awaitable[Sequence[T]]]],
+        *,
+        patience_seconds: int = 0,
     ) -> list[Sequence[T] | Reason]:
         source = self._sources.get(endpoint)
         if source is None:
@@ -86,8 +97,11 @@ class EvidenceCollector:
         answers: list[Sequence[T] | Reason] = []
         failures = 0
         for ask in asks:
+            while patience_seconds and failures < FAILURE_LIMIT and self._rests(endpoint):
+                patience_seconds -= 1
+                await self._clock.sleep(1.0)
             async with self._turns[endpoint]:
-                if failures == FAILURE_LIMIT or self._circuits().get(endpoint) is Circuit.OPEN:
+                if failures == FAILURE_LIMIT or self._rests(endpoint):
                     answers.append(Reason.ENDPOINT_NOT_ANSWERING)
                     continue
                 try:
@@ -98,6 +112,9 @@ class EvidenceCollector:
                     answers.append(error.reason)
                     failures = failures + 1 if isinstance(error, SourceUnavailable) else 0
         return answers
+
+    def _rests(self, endpoint: str) -> bool:
+        return self._circuits().get(endpoint) is Circuit.OPEN
 
 
 async def _history(question: Question, source: MetricArchive) -> Sequence[Series]:

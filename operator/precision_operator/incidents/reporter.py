@@ -178,8 +178,9 @@ class Reporter:
             track.failures, track.retry_at = 0, 0.0
         except Conflict:
             # Somebody else wrote it: read it again, and go on from what stands there.
-            track.leave()
-            track.case, track.stale = None, track.case
+            if track.case is not None:
+                track.case.leave()
+                track.case, track.stale = None, track.case
             self._again(track)
         except OperatorError as error:
             self._metrics.report_error(error.reason)
@@ -216,7 +217,8 @@ class Reporter:
                 self._notifier.forget(case.report, key.namespace)
                 track.case, track.finished, track.last = None, case.report.id, None
                 await self._store.retention.prune(key.namespace, key.name, now=self._clock.time())
-        if track.gone and track.case is None:
+        await self._complete(key, track)
+        if track.gone and track.case is None and track.closing is None:
             self._tracks.pop(key, None)
 
     async def _take(self, key: PolicyKey, track: Track, seen: RecordedPass) -> None:
@@ -227,7 +229,9 @@ class Reporter:
             track.case.report = self._notifier.deliver(report, key.namespace)
             await self._store.save(key.namespace, track.case, urgent=True)
             self._notifier.forget(report, key.namespace)
-            track.leave()
+            if track.closing is not None:
+                track.closing[0].leave()  # of several, the newest alone is waited for
+            track.closing = (track.case, track.last or seen) if track.case.gathering is not None else None
             track.finished, track.case = track.case.report.id, None
         if incident is None or incident.id == track.finished:
             return
@@ -276,19 +280,36 @@ class Reporter:
         await self._store.save(key.namespace, case)
         await self._gather(key, case, seen)
 
+    async def _complete(self, key: PolicyKey, track: Track) -> None:
+        """Write the evidence of a case that another one followed while it was asked for."""
+        if track.closing is None:
+            return
+        case, seen = track.closing
+        _take_evidence(case, seen)
+        if case.gathering is None:
+            await self._store.complete(key.namespace, case.report)
+            track.closing = None
+
     async def _gather(self, key: PolicyKey, case: Case, seen: RecordedPass) -> None:
-        if case.gathering is not None and case.gathering.done():
-            found, case.gathering = case.gathering, None
-            case.report = replace(case.report, evidence=found.result())
-            if case.report.phase is IncidentPhase.VERIFYING:
-                case.report = replace(case.report, cost=_with_steps(case))
-            case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
+        if _take_evidence(case, seen):
             await self._store.save(key.namespace, case)
         if case.gathering is None and case.asked not in (case.report.phase, IncidentPhase.VERIFYING):
             case.asked = case.report.phase
             asking = self._collector.gather(case.report, seen, now=self._clock.time())
             case.gathering = asyncio.create_task(asking, name="evidence")
             case.gathering.add_done_callback(lambda _: self._wake.set())
+
+
+def _take_evidence(case: Case, seen: RecordedPass) -> bool:
+    """Take in the evidence that was asked for, with what follows from it; whether there is some."""
+    if case.gathering is None or not case.gathering.done():
+        return False
+    found, case.gathering = case.gathering, None
+    case.report = replace(case.report, evidence=found.result())
+    if IncidentPhase.VERIFYING in (case.asked, case.report.phase):
+        case.report = replace(case.report, cost=_with_steps(case))
+    case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
+    return True
 
 
 def _with_steps(case: Case) -> Cost:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from precision_operator.api.incident import Incident
+from precision_operator.api.wire import parse_time
 from precision_operator.core.observer import RecordedPass
 from precision_operator.errors import Conflict, Forbidden, NotFound
 from precision_operator.incidents.cost import opened
@@ -73,7 +74,6 @@ class IncidentStore:
             report = replace(with_windows(open_report(seen, incident), seen.decision.state), cost=cost)
             return Case(report, recordings=list(lead_up))
         report = from_body(body)
-        over = report.phase is IncidentPhase.CLOSED
         tape = unpack(report.recordings.tape) if report.recordings.tape else None
         case = Case(
             report,
@@ -81,7 +81,7 @@ class IncidentStore:
             recordings=list(tape.recordings) if tape else [],
             dropped=tape.dropped if tape else 0,
             written=report,
-            asked=report.phase if report.evidence or over else None,
+            asked=_asked(report),
         )
         return case if stale is None else _joined(case, stale)
 
@@ -103,15 +103,30 @@ class IncidentStore:
         incident = seen.decision.state.incident
         if incident is None:
             return
+        found = await self._read(namespace, name_of(incident.id, stamp(incident.decided_at)))
+        if found is not None and not found[0].stages.left_at:
+            report, version = found
+            report = replace(report, stages=replace(report.stages, left_at=stamp(seen.now)))
+            await self._replace(namespace, report, version)
+
+    async def complete(self, namespace: str, report: Report) -> None:
+        """Write the evidence, and what follows from it, into the object of a report that was closed before they came."""
+        found = await self._read(namespace, name_for(report))
+        if found is not None:
+            kept, version = found
+            kept = replace(kept, evidence=report.evidence, cost=report.cost, questions=report.questions)
+            await self._replace(namespace, kept, version)
+
+    async def _read(self, namespace: str, name: str) -> tuple[Report, str] | None:
+        """(report, resourceVersion); None where it was pruned, or is another version's."""
         try:
-            body = await self._api.get(INCIDENTS, namespace, name_of(incident.id, stamp(incident.decided_at)))
-            report = from_body(body)
+            body = await self._api.get(INCIDENTS, namespace, name)
+            return from_body(body), _version(body)
         except (NotFound, RecordingError):
-            return  # pruned, or another version's
-        if report.stages.left_at:
-            return
-        report = replace(report, stages=replace(report.stages, left_at=stamp(seen.now)))
-        written = to_body(report, namespace=namespace, resource_version=_version(body))
+            return None
+
+    async def _replace(self, namespace: str, report: Report, version: str) -> None:
+        written = to_body(report, namespace=namespace, resource_version=version)
         await self._api.replace(INCIDENTS, namespace, name_for(report), written)
 
     async def save(self, namespace: str, case: Case, *, urgent: bool = False) -> None:
@@ -153,6 +168,16 @@ def _same(case: Case) -> bool:
     """Nothing is new but recordings."""
     bare = Recorded()
     return case.written is not None and replace(case.report, recordings=bare) == replace(case.written, recordings=bare)
+
+
+def _asked(report: Report) -> IncidentPhase | None:
+    """The phase that its evidence was asked for in: what is from before all were in the fallback is not the last."""
+    if report.phase is IncidentPhase.CLOSED:
+        return report.phase
+    if not report.evidence:
+        return None
+    asked_at = max(parse_time(evidence.end) or 0.0 for evidence in report.evidence)
+    return IncidentPhase.ACTIVE if asked_at < (report.in_fallback_at or 0.0) else report.phase
 
 
 def _joined(case: Case, stale: Case) -> Case:

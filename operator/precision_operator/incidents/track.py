@@ -35,6 +35,11 @@ class Case:
     gathering: asyncio.Task[tuple[Evidence, ...]] | None = None
     """Asks for it, beside all else that is done: Prometheus may hang."""
 
+    def leave(self) -> None:
+        """Nothing more is asked for it."""
+        if self.gathering is not None:
+            self.gathering.cancel()
+
 
 @dataclass(slots=True)
 class Track:
@@ -49,6 +54,8 @@ class Track:
     case: Case | None = None
     stale: Case | None = None
     """The case that somebody else wrote meanwhile: what it has is joined with what stands in the object."""
+    closing: tuple[Case, RecordedPass] | None = None
+    """The case before, whose object is closed, while its evidence is still asked for; and the last pass that was its own."""
     finished: str = ""
     """The newest incident that is closed, or too old to begin with."""
     verified: tuple[str, Checks] | None = None
@@ -58,6 +65,7 @@ class Track:
     retry_at: float = 0.0
 
     def leave(self) -> None:
-        """Nothing more is asked for its case."""
-        if self.case is not None and self.case.gathering is not None:
-            self.case.gathering.cancel()
+        """Nothing more is asked for its cases."""
+        for case in (self.case, self.closing[0] if self.closing is not None else None):
+            if case is not None:
+                case.leave()
