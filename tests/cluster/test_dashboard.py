@@ -417,6 +417,19 @@ async def test_a_page_that_the_server_does_not_know_any_more_says_what_to_do(bro
         await expect(page.get_by_role("alert")).to_contain_text("Run `kubectl precision dashboard` again")
 
 
+async def test_a_page_that_was_not_told_anything_for_long_says_so_until_it_is_live_again(browser: Browser) -> None:
+    """As after this machine slept: the browser connects again by itself."""
+    async with served(large_fleet(4), "default") as server, opened(browser, server) as page:
+        await page.clock.install()
+        await page.reload()
+        await expect(page.locator("#live")).to_have_text("Live")
+        await page.clock.fast_forward(60_000)
+        await expect(page.get_by_role("alert")).to_contain_text("the dashboard does not answer")
+        await page.evaluate("location.hash = '#/policy/default/fleet'")
+        await expect(page.locator("#live")).to_have_text("Live")
+        await expect(page.get_by_role("alert")).to_be_hidden()
+
+
 async def found(page: Page, record_property: Callable[[str, object], None]) -> list[str]:
     """What axe finds, which is recorded too."""
     wrong = await violations(page)

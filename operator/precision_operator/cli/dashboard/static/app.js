@@ -29,10 +29,11 @@ function connect(policy) {
 }
 
 function alive() {
+  if (live.dataset.state !== "live") warn(state.about.problem);
   live.dataset.state = "live";
   live.textContent = "Live";
   clearTimeout(silence);
-  silence = setTimeout(ended, SILENT_MS);
+  silence = setTimeout(silent, SILENT_MS);
 }
 
 function lost() {
@@ -40,13 +41,25 @@ function lost() {
   live.textContent = "Not live: reconnecting…";
 }
 
-/** No news for long, or the server does not know this page: it was ended, or started anew. */
-function ended() {
+/** No news for long: the server was ended, or this machine slept, and then the browser connects again by itself. */
+function silent() {
   lost();
-  if (source.readyState === EventSource.CLOSED) live.textContent = "Not live";
+  warn("the dashboard does not answer. Where this stays so, run `kubectl precision dashboard` again, and open the address that it prints.");
+}
+
+/** The server does not know this page, and the browser has given up: it was started anew. */
+function ended() {
+  clearTimeout(silence);
+  lost();
+  live.textContent = "Not live";
+  warn("the dashboard has ended, or was started again. Run `kubectl precision dashboard` again, and open the address that it prints.");
+}
+
+/** Say why what is shown may be old; nothing where nothing is wrong. */
+function warn(why) {
   const problem = document.getElementById("problem");
-  problem.textContent = "What is shown may be old: the dashboard has ended, or was started again. Run `kubectl precision dashboard` again, and open the address that it prints.";
-  problem.hidden = false;
+  problem.textContent = why ? `What is shown may be old: ${why}` : "";
+  problem.hidden = !why;
 }
 
 /** Take in news: by topic, rows by key, null for one that is gone. */
@@ -77,10 +90,9 @@ function tell(key, before, row) {
 }
 
 function about(cluster) {
+  state.about = cluster;
   document.getElementById("where").textContent = [cluster.where, ...cluster.flags].join(" ");
-  const problem = document.getElementById("problem");
-  problem.textContent = cluster.problem ? `What is shown may be old: ${cluster.problem}` : "";
-  problem.hidden = !cluster.problem;
+  warn(cluster.problem);
 }
 
 function press(key, verb) {
