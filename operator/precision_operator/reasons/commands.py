@@ -14,8 +14,9 @@ HALTED = (
     "Halted",
     DECISION,
     "somebody halted the operator on the whole cluster: nothing is moved, judged or watched, forward or back",
-    "ask who halted it; go on: `!kubectl delete configmaps --all-namespaces "
-    "--field-selector=metadata.name=precision-halt`",
+    "ask who halted it, and why: `!kubectl get configmaps --all-namespaces "
+    "--field-selector=metadata.name=precision-halt -o yaml`",
+    "go on: delete the ConfigMap precision-halt in the operator's namespace, which the message names",
 )
 OBSERVING = (
     "Observing",
