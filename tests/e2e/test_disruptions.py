@@ -83,10 +83,11 @@ def _restart_the_api_server(cluster: Cluster, fleet: Fleet) -> str:
     cluster.control_plane.stop_apiserver()
     cluster.control_plane.start_apiserver()
     back_at = time.time()
-    if fleet.operators.running["one"].poll() is not None:
-        fleet.operators.start("one")  # as the kubelet would: a watch that cannot go on ends the process
 
     def leads() -> bool:
+        # As the kubelet would: a watch that cannot go on ends the process, at once or a while later.
+        if fleet.operators.running["one"].poll() is not None:
+            fleet.operators.start("one")
         lease = fleet.kubectl.json("get", "lease", "precision-operator", "-n", fleet.operators.system)["spec"]
         return bool(lease["holderIdentity"]) and (parse_time(lease["renewTime"]) or 0.0) > back_at
 
