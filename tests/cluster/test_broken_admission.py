@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -69,10 +69,10 @@ def roll_back_half(scene: Scene) -> None:
     )
 
 
-def unadmitted(scene: Scene) -> dict[str, str]:
-    """Pods that no admission saw → the mode that they were asked for; empty where nobody asked."""
+def unadmitted(scene: Scene, *, of: Collection[str] = (*HOT, LITERAL)) -> dict[str, str]:
+    """Pods of these workloads that no admission saw → the mode that they were asked for; empty where nobody asked."""
     found = {}
-    for pod in scene.pods().values():
+    for pod in (pod for workload, pod in scene.pods().items() if workload in of):
         annotations = pod["metadata"].get("annotations", {})
         if ADMITTED not in annotations:
             found[pod["metadata"]["name"]] = json.loads(annotations.get(REQUEST, "{}")).get("mode", "")
@@ -138,7 +138,8 @@ def test_pods_that_admission_misses_beside_an_operator_that_restarts_others_are_
             seconds=PATIENCE_SECONDS,
             found=scene.operators.logs,
         )
-        asked = {name: mode for name, mode in unadmitted(scene).items() if name not in before}
+        # The one that is restarted may have lost its pod after these were named: its new one is missed too, and not asked.
+        asked = {name: mode for name, mode in unadmitted(scene, of=HOT).items() if name not in before}
         assert list(asked.values()) == ["fp32"] * len(HOT)
         # What is installed is compared once a minute.
         assert scene.condition("AdmissionEnforced", "AdmissionNotInstalled")["status"] == "False"
