@@ -16,7 +16,7 @@ from precision_operator.controller.act import Actor
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.halt import Halt
 from precision_operator.controller.nodes import Nodes
-from precision_operator.controller.preflight import WayBack
+from precision_operator.controller.preflight import Tried, WayBack
 from precision_operator.controller.promotions import Promotions
 from precision_operator.controller.restarts import Restarts
 from precision_operator.core.decide import HURRY_SECONDS
@@ -113,7 +113,7 @@ class Gatherer:
         workloads, suspended = self._by_our_clock(found.workloads), self._by_our_clock(found.suspended)
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
         begins = state.phase is Phase.PENDING and self._reads(policy) and not policy.deleted
-        way_back = await self._way_back.try_out(policy, workloads) if begins else {}
+        way_back = await self._way_back.try_out(policy, workloads) if begins else Tried({})
         nodes_away = await self._nodes.away(self._late_on((*workloads, *suspended)))
         unseen = await self._unseen(key.namespace, state, suspended)
         epoch = self._elector.epoch
@@ -131,7 +131,8 @@ class Gatherer:
             refused=self._actor.refused(key),
             canary_nodes=canary_nodes,
             staging_nodes=staging_nodes,
-            way_back=way_back,
+            way_back=way_back.why,
+            way_back_open=way_back.open,
             contested=found.contested,
             suspended=suspended,
             unseen=unseen,

@@ -32,6 +32,12 @@ FRESH_SECONDS = 600.0
 AGAIN_SECONDS = 30.0
 """The same of a refusal, and how soon is asked again what got no answer."""
 
+FORGOTTEN_SECONDS = 2 * FRESH_SECONDS
+"""How long an answer is kept that nobody asks again."""
+
+OPEN_SECONDS = 30.0
+"""How long a rollout waits for a workload's first answer."""
+
 AT_ONCE = 4
 """Dry runs of all policies at once."""
 
@@ -40,7 +46,17 @@ FIRST_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
+class Tried:
+    """What is known of the way back of a policy's workloads, by their keys."""
+
+    why: Mapping[str, str]
+    """Why it would be refused; empty: it would not. Of what was not tried, or got no answer, nothing."""
+    open: frozenset[str] = frozenset()
+    """Those whose first answer is awaited."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
     at: float
     why: str | None
     """Empty: it would be carried out; None: no answer."""
@@ -54,34 +70,40 @@ class WayBack:
         self._api = api
         self._clock = clock
         self._changed = changed
-        self._known: dict[str, _Tried] = {}
-        """By the workload's uid."""
-        self._trying: dict[PolicyKey, asyncio.Task[None]] = {}
-        """What is under way beside the passes, one a policy."""
+        self._known: dict[str, _Answer] = {}
+        """By the workload's uid; each until there is another one."""
+        self._trying: dict[PolicyKey, tuple[asyncio.Task[None], float]] = {}
+        """What is under way beside the passes, one a policy; and since when."""
         self._room = asyncio.Semaphore(AT_ONCE)
 
-    async def try_out(self, policy: Policy, workloads: Iterable[WorkloadView]) -> Mapping[str, str]:
-        """Key → why it would be refused; empty: it would not. Of what was not tried, or got no answer, nothing.
+    async def try_out(self, policy: Policy, workloads: Iterable[WorkloadView]) -> Tried:
+        """Try what is not known, or not for long any more.
 
         What is not known yet is waited for for a moment; ``changed`` says what comes later.
         """
         key, now = PolicyKey(policy.namespace, policy.name), self._clock.monotonic()
-        self._known = {uid: tried for uid, tried in self._known.items() if now - tried.at < _life_seconds(tried)}
+        self._known = {uid: known for uid, known in self._known.items() if now - known.at < FORGOTTEN_SECONDS}
         first = canary_order(policy.uid, [w for w in workloads if live_pods(w)])[:TRIED]
-        unknown = [w for w in first if w.uid not in self._known and _moves(policy, w) is not None]
-        if unknown and key not in self._trying:
-            task = asyncio.get_running_loop().create_task(self._try_all(policy, unknown))
-            self._trying[key] = task
+        first = [w for w in first if _moves(policy, w) is not None]
+        due = [w for w in first if (known := self._known.get(w.uid)) is None or now - known.at >= _life_seconds(known)]
+        if due and key not in self._trying:
+            task = asyncio.get_running_loop().create_task(self._try_all(policy, due))
+            self._trying[key] = task, now
             with suppress(TimeoutError):
                 await within(self._clock, FIRST_SECONDS, asyncio.wait({task}))
             if not task.done():
                 task.add_done_callback(lambda ended: ended.cancelled() or self._changed(key))
         found = {w.key: self._known[w.uid].why for w in first if w.uid in self._known}
-        return {name: why for name, why in found.items() if why is not None}
+        _, began = self._trying.get(key, (None, -OPEN_SECONDS))
+        waits = self._clock.monotonic() - began < OPEN_SECONDS
+        return Tried(
+            {name: why for name, why in found.items() if why is not None},
+            frozenset(w.key for w in first if w.uid not in self._known) if waits else frozenset(),
+        )
 
     async def close(self) -> None:
         """Give up what is under way; for shutdown."""
-        for task in (tasks := list(self._trying.values())):
+        for task in (tasks := [task for task, _ in self._trying.values()]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -95,17 +117,19 @@ class WayBack:
             del self._trying[PolicyKey(policy.namespace, policy.name)]
 
     async def _try(self, policy: Policy, workload: WorkloadView) -> None:
-        async with self._room:
-            try:
+        known = self._known.get(workload.uid)
+        # Without an answer a proof is over, and a refusal is not: nothing says that the way back is free now.
+        why = (known.why or None) if known is not None else None
+        try:
+            async with self._room:
                 await self._write(workload, live_pods(workload)[0], hot=_moves(policy, workload) is Delivery.HOT)
-                why: str | None = ""
-            except (NotFound, Conflict):
-                return  # the caches are late: what they show next is tried
-            except (TooManyRequests, Unavailable):
-                why = None
-            except KubeError as error:
-                why = f"{error.reason}: {error}"
-        self._known[workload.uid] = _Tried(self._clock.monotonic(), why)
+            why = ""
+        except (NotFound, Conflict, TooManyRequests, Unavailable):
+            pass  # also where the caches are late: what they show by then is tried
+        except KubeError as error:
+            why = f"{error.reason}: {error}"
+        finally:
+            self._known[workload.uid] = _Answer(self._clock.monotonic(), why)
 
     async def _write(self, workload: WorkloadView, pod: PodView, *, hot: bool) -> None:
         namespace = workload.namespace
@@ -127,5 +151,5 @@ def _moves(policy: Policy, workload: WorkloadView) -> Delivery | None:
     return None if delivery is Delivery.NEW_ONLY else delivery
 
 
-def _life_seconds(tried: _Tried) -> float:
-    return FRESH_SECONDS if tried.why == "" else AGAIN_SECONDS
+def _life_seconds(known: _Answer) -> float:
+    return FRESH_SECONDS if known.why == "" else AGAIN_SECONDS

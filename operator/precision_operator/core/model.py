@@ -277,6 +277,8 @@ class Observation:
     """The same, of a rollout."""
     way_back: Mapping[str, str] = field(default_factory=dict)
     """Key → why its way back would be refused, as a dry run showed; empty: it would not. Absent: it was not tried."""
+    way_back_open: frozenset[str] = frozenset()
+    """Keys of workloads of which the first dry run is under way."""
     contested: tuple[tuple[str, str], ...] = ()
     """(key, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
     suspended: tuple[WorkloadView, ...] = ()

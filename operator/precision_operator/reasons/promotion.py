@@ -89,7 +89,7 @@ MEMORY_TOO_SMALL = (
     "FP32 needs more device memory than these workloads have left",
     "free device memory, or move them to larger devices, before a rollback needs FP32",
 )
-NOT_REPORTED = ("NotReported", WAITING, "the trainers have not reported a preflight check")
+NOT_REPORTED = ("NotReported", WAITING, "trainers or dry runs have not answered a preflight check yet")
 PREFLIGHT_PASSED = ("PreflightPassed", NORMAL, "every workload can train in the target and come back")
 ROLLOUT_STARTED = ("RolloutStarted", NORMAL, "the rollout began")
 STEP_PROMOTED = ("StepPromoted", NORMAL, "the next step of the rollout began")

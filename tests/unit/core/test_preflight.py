@@ -89,6 +89,19 @@ def test_a_way_back_that_would_be_refused_is_named_and_nothing_begins() -> None:
     assert [(call.kind, call.reason) for call in calls(world.state, world.now)] == [("RolloutHeld", "PreflightFailed")]
 
 
+def test_a_way_back_that_is_being_tried_is_waited_for() -> None:
+    world = fleet(way_back={})
+    observe, opened = world.observe, {key("w-1")}
+    world.observe = lambda: replace(observe(), way_back_open=frozenset(opened))  # type: ignore[method-assign]
+    assert (first(world).status, world.summary.reason) == ("Unknown", "NotReported")
+    assert world.summary.message == "the way back of w-1 is being tried"
+    world.run(5)
+    assert (world.state.phase, world.writes) == (Phase.PENDING, 0)
+    opened.clear()
+    world.run(2)
+    assert world.state.phase is Phase.PROGRESSING
+
+
 @pytest.mark.parametrize(
     "world",
     [

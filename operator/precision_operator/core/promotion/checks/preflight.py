@@ -1,7 +1,7 @@
 """Before a rollout starts: can each workload train in the target, and come back? As far as metrics and dry runs show it.
 
 What nobody says is not known, and holds nothing: the process itself refuses what it cannot do, and then it does not
-acknowledge, which promotes nothing.
+acknowledge, which promotes nothing. An answer that is under way is waited for.
 """
 
 import re
@@ -26,7 +26,15 @@ _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
 def preflight(facts: Facts) -> Cause | None:
-    """Closed where a workload cannot train in the target, or could not come back."""
+    """Closed where a workload cannot train in the target, or could not come back; and while that is being tried."""
+    failed = _failed(facts)
+    if failed is not None:
+        return failed
+    tried = [w.name for w in _concerned(facts) if w.key in facts.observation.way_back_open]
+    return Cause(Reason.NOT_REPORTED, f"the way back of {names(tried)} is being tried") if tried else None
+
+
+def _failed(facts: Facts) -> Cause | None:
     failed = [(w, why) for w in _concerned(facts) if (why := _fails(facts, w))]
     if not failed:
         return None
@@ -40,7 +48,7 @@ def checked(facts: Facts) -> Condition:
     if facts.state.phase is not Phase.PENDING or facts.evaluation is None:
         known = next((c for c in facts.state.conditions if c.type == PREFLIGHT), None)
         return known or Condition(PREFLIGHT, "Unknown", Reason.NOT_CHECKED, "")
-    failed = preflight(facts)
+    failed = _failed(facts)
     if failed is not None:
         return Condition(PREFLIGHT, "False", failed.reason, failed.message)
     silent = [w.name for w in _concerned(facts) if not _known(facts, w)]
