@@ -20,7 +20,7 @@ from precision_operator.core.cohorts.order import rank
 from precision_operator.core.model import PodView, WorkloadView
 
 _IGNORED = frozenset(
-    {"message", "conditions", "id", "observed_generation", "writer", "epoch", "key", "workloads"}
+    {"message", "conditions", "id", "observed_generation", "writer", "epoch", "key", "workloads", "waits_since"}
     | {"measured", "checks", "predicted_seconds", "transition_id", "policy_uid", "commands", "settings", "selector"}
 )
 """Fields that only describe or name: ``decide`` draws no conclusion from what they say, or they are told otherwise below."""
@@ -252,7 +252,7 @@ def _flat(pod: PodView, generations: list[int]) -> tuple[object, ...]:
         generations.append(pod.request.generation)
     generations += [generation for _, generation in pod.admitted]
     asked = (pod.request.mode, pod.request.rewind) if pod.request is not None else None
-    phase = (pod.ready, pod.pending, pod.terminating, pod.crashing, bool(pod.finalizer))
+    phase = (pod.ready, pod.pending, pod.terminating, pod.crashing, pod.backing_off, bool(pod.finalizer))
     return pod.hot, pod.index, asked, len(pod.admitted), pod.started_mode, phase
 
 

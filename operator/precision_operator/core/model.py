@@ -89,7 +89,14 @@ class PodView:
     gpus: int | None = 0
     """GPUs that its containers ask for; None: it asks for shares of them, so that they cannot be counted."""
     crashing: bool = False
-    """A container waits in CrashLoopBackOff, or ended with a failure and has not come back."""
+    """A container ended with a failure and has not come back."""
+    backing_off: bool = False
+    """A container waits in CrashLoopBackOff, however it ended: as after a rank of another pod was lost."""
+
+    @property
+    def stopped(self) -> bool:
+        """It trains in nothing, and can save and answer nothing: that says nothing of its training."""
+        return self.crashing or self.backing_off
 
     @property
     def effective_mode(self) -> Mode | None:

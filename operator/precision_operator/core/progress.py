@@ -98,7 +98,7 @@ def observed_mode(workload: WorkloadView, evaluation: Evaluation | None, *, idle
     for pod in live_pods(workload):
         signals = seen.get(pod.name)
         reported = signals.mode if signals is not None else None
-        if reported is None and (pod.pending or pod.crashing):
+        if reported is None and (pod.pending or pod.stopped):
             continue
         modes.add(reported or pod.effective_mode)
     if None in modes:

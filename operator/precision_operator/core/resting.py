@@ -42,7 +42,7 @@ def rest_of(seen: RecordedPass) -> Rest | None:
         return None
     if seen.policy.deleted or spec.suspend or spec.enforcement is PolicyEnforcement.OBSERVE or observation.suspended:
         return None
-    if any(pod.terminating or pod.pending or pod.crashing for w in observation.workloads for pod in w.pods):
+    if any(pod.terminating or pod.pending or pod.stopped for w in observation.workloads for pod in w.pods):
         return None
     standings = _standings(spec, state, observation)
     return Rest(seen, standings) if standings is not None else None

@@ -237,6 +237,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         finalizer=_finalizer(metadata),
         gpus=gpus_of(spec),
         crashing=not _disrupted(status) and any(_crashed(container) for container in _statuses(status)),
+        backing_off=any(_waits(container) for container in _statuses(status)),
     )
     owner = controller_of(body)
     return PodRecord(
@@ -286,6 +287,10 @@ def _crashed(container: Mapping[str, object]) -> bool:
     now = mapping(mapping(container.get("state")).get("terminated"))
     before = mapping(mapping(container.get("lastState")).get("terminated"))
     return _ended_badly(now) or (_ended_badly(before) and not container.get("ready"))
+
+
+def _waits(container: Mapping[str, object]) -> bool:
+    return mapping(mapping(container.get("state")).get("waiting")).get("reason") == "CrashLoopBackOff"
 
 
 def _ended_badly(terminated: Mapping[str, object]) -> bool:

@@ -10,7 +10,10 @@ from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.incident import Incident
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.model import Observation
+from precision_operator.core.rollback.canary import difference
+from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import answer, change, condition, until
 from tests.support.rollbacks import by_canary, canary_of, compared, verdict_of
 from tests.support.views import key
@@ -63,6 +66,18 @@ def test_what_was_shown_counts_in_the_look_that_was_planned_as_the_last(shown: d
     world = compared(by_canary())
     world.state = replace(world.state, comparison=replace(comparison(world), looks=1000, **shown))
     assert world.step().state.reason == reason
+
+
+def test_a_canary_that_waits_in_back_off_is_unknown_and_no_answer_of_it_is_awaited() -> None:
+    world = compared(by_canary())
+    world.unobservable = canary_of(world)
+    for waits, reason in ((False, Reason.AWAITING_ACKNOWLEDGEMENT), (True, Reason.CANARY_UNKNOWN)):
+        for name in canary_of(world):
+            pods = tuple(replace(pod, ready=not waits, backing_off=waits) for pod in world.workloads[name].pods)
+            change(world, name, pods=pods)
+        found = difference(derive_facts(world.policy, world.state, world.observe(), world.now))
+        assert isinstance(found, Cause)
+        assert found.reason is reason
 
 
 def test_a_window_shorter_than_that_of_the_metrics_is_one_look() -> None:

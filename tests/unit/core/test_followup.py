@@ -88,6 +88,16 @@ def test_a_process_group_of_which_one_pod_crashes_trains_in_nothing_and_is_waite
     assert follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).waiting is not None
 
 
+def test_a_process_group_that_lost_a_rank_for_good_ends_a_rollback_after_the_timeout() -> None:
+    world = promoted(rollback=RULES)
+    waits = pod("a", request=Request(9, Mode.FP32), ready=False, backing_off=True)
+    change(world, "hot-0", pods=(waits, replace(waits, name="b", uid="uid-b", pending=True)), replicas=2)
+    for after, waited in ((TIMEOUT, True), (TIMEOUT + 1.0, False)):
+        found = facts(world, after=after)
+        mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
+        assert (follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).waiting is not None) is waited
+
+
 def test_a_crashing_pod_excuses_no_other_that_still_reports_the_target() -> None:
     world = promoted(rollback=RULES)
     group(world, crashing=True)

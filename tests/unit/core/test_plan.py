@@ -233,7 +233,13 @@ def test_it_goes_once_it_has_acknowledged_or_its_time_is_over(seconds: float, ac
 
 
 @pytest.mark.parametrize(
-    "fields", [{"pending": True, "ready": False}, {"crashing": True, "ready": False}, {"hot": False}]
+    "fields",
+    [
+        {"pending": True, "ready": False},
+        {"crashing": True, "ready": False},
+        {"backing_off": True, "ready": False},
+        {"hot": False},
+    ],
 )
 def test_a_pod_that_cannot_save_a_checkpoint_goes_at_once(fields: dict[str, object]) -> None:
     found = first_asked(listening(started_mode=Mode.FP16, **fields))
@@ -317,9 +323,11 @@ def test_one_observable_pod_is_enough_to_know_that_its_process_group_is_unrespon
     assert deleted(escalated(IN_FP32, replace(IN_FP32, name="q"), p=SAYS_FP16)) == ["p", "q"]
 
 
-@pytest.mark.parametrize("fields", [{"pending": True}, {"crashing": True}, {"request": Request(7, Mode.FP16)}])
+@pytest.mark.parametrize(
+    "fields", [{"pending": True}, {"crashing": True}, {"backing_off": True}, {"request": Request(7, Mode.FP16)}]
+)
 def test_who_cannot_answer_yet_is_not_unresponsive(fields: dict[str, object]) -> None:
-    """It waits to start, crashes whatever it is told, or was not asked before this pass."""
+    """It waits to start, crashes or backs off whatever it is told, or was not asked before this pass."""
     assert deleted(escalated(replace(IN_FP32, **fields), p=SAYS_FP16)) == []  # type: ignore[arg-type]
 
 

@@ -279,6 +279,14 @@ def test_a_crash_is_told_from_a_start(found: dict[str, Any], crashing: bool) -> 
     assert read_pod(b.pod(**found)).view.crashing is crashing
 
 
+@pytest.mark.parametrize("code", [0, 1, 75, 143])
+def test_a_container_that_waits_in_back_off_is_told_from_one_that_is_made(code: int) -> None:
+    waits = status(state=BACK_OFF, lastState={"terminated": {"exitCode": code}}, ready=False)
+    assert read_pod(b.pod(**waits)).view.backing_off
+    assert not read_pod(b.pod(**status(state={"waiting": {"reason": "ContainerCreating"}}))).view.backing_off
+    assert not read_pod(b.pod(**status(state={"running": {}}))).view.backing_off
+
+
 KILLED = {"terminated": {"exitCode": 137, "reason": "Error"}}
 DISRUPTION = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
 

@@ -363,7 +363,7 @@ class Restarting:
             pod
             for pod in pods
             if (pod.effective_mode in desired.accepted or (desired.force and self._lasts(pod)))
-            and not (pod.pending or pod.crashing)
+            and not (pod.pending or pod.stopped)
             and not pod_acknowledged(pod, seen.get(pod.name), desired.accepted, since=since)
         ]
         if not found or not (desired.force or any(pod.name in seen for pod in found)):
@@ -376,7 +376,7 @@ class Restarting:
 
     def _checkpoint_first(self, desired: Desired, pod: PodView, restart: Restart) -> list[Action] | None:
         """What a pod that can save a checkpoint is asked before it goes; None: it goes now."""
-        can = pod.hot and desired.delivery is Delivery.RESTART and not pod.pending and not pod.crashing
+        can = pod.hot and desired.delivery is Delivery.RESTART and not pod.pending and not pod.stopped
         # Of poisoned weights another checkpoint is no help.
         if (
             not can

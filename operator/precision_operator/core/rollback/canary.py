@@ -57,7 +57,7 @@ def difference(facts: Facts) -> float | Cause:
     canary = [(w, d) for w, d in fleet if w.key in inside]
     if not canary:
         return Cause(Reason.CANARY_GONE, "no workload of the canary has a pod: there is nothing to compare")
-    late = [w.name for w, _ in not_in_fallback(facts, canary) if not any(pod.crashing for pod in live_pods(w))]
+    late = [w.name for w, _ in not_in_fallback(facts, canary) if not any(pod.stopped for pod in live_pods(w))]
     if late:
         return Cause(
             Reason.AWAITING_ACKNOWLEDGEMENT, f"waiting for {names(late)} to report {facts.spec.fallback} again"

@@ -148,16 +148,16 @@ def unreadable(facts: Facts) -> bool:
 
 
 def _crashes(facts: Facts, workload: WorkloadView, progress: Progress) -> bool:
-    """It trains in nothing: asked, a pod crashes whenever it starts, and no other one reports something else.
+    """It trains in nothing: asked, a pod crashes or waits in back-off, and no other one reports something else.
 
-    The others of a process group wait for the one that crashes, and report nothing.
+    The others of a process group wait for that one, and report nothing.
     """
     seen = facts.evaluation.pods if facts.evaluation is not None else {}
     accepted = accepted_modes(facts.fallback_of(workload), rollback=True)
     pods = live_pods(workload)
-    others = [pod for pod in pods if not pod.crashing and pod.name in seen]
+    others = [pod for pod in pods if not pod.stopped and pod.name in seen]
     return (
         progress.requested
-        and any(pod.crashing for pod in pods)
+        and any(pod.stopped for pod in pods)
         and all(pod_acknowledged(pod, seen[pod.name], accepted) for pod in others)
     )
