@@ -236,6 +236,8 @@ class State:
     evidence_since: Annotated[float | None, Time(name="state.evidenceSince")] = None
     no_data_since: Annotated[float | None, Time(name="state.noDataSince")] = None
     """Since when somebody's metrics have been missing, for people."""
+    waits_since: Annotated[float | None, Time(name="state.waitsSince")] = None
+    """Since when the condition Progressing has its reason, for people."""
     attempts: Annotated[int, Field(name="state.attempts")] = 0
     """Rollbacks of the fleet since it last proved itself."""
     incident: Annotated[Incident | None, Field(name="state.incident")] = None

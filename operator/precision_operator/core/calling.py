@@ -62,6 +62,9 @@ class Call:
         return f"{self.kind}/{self.condition}" if self.kind in _BY_CONDITION else str(self.kind)
 
 
+ONCE_A_STEP: Final = (MessageKind.APPROVAL_WANTED, MessageKind.ROLLOUT_HELD)
+"""What comes and goes with the evidence of a step, and is not told of again in it."""
+
 _BY_CONDITION = (MessageKind.ATTENTION, MessageKind.ROLLBACK_WAITING, MessageKind.WORKLOAD_BLOCKED)
 
 
@@ -72,6 +75,11 @@ def calls(state: State, now: float) -> tuple[Call, ...]:
 
 def _occasion(since: float, *words: object) -> str:
     return bounded("-".join([f"{since:.0f}", *map(str, words)]), 64)
+
+
+def transition(state: State) -> str:
+    """The occasion of what is told of once a transition, or the beginning of it."""
+    return f"transition-{state.transition_id}"
 
 
 def _conditions(state: State) -> dict[str, Condition]:
@@ -153,8 +161,7 @@ def _approval(state: State, now: float) -> Iterable[Call]:
     if state.phase is Phase.PAUSED:
         since = state.phase_since if state.phase_since is not None else now
         # The step is the same while its evidence wavers, and so is the approval.
-        occasion = f"transition-{state.transition_id}"
-        yield Call(MessageKind.APPROVAL_WANTED, occasion, since, Reason.AWAITING_APPROVAL)
+        yield Call(MessageKind.APPROVAL_WANTED, transition(state), since, Reason.AWAITING_APPROVAL)
 
 
 _TOLD_ANYWAY = (Reason.MITIGATING, Reason.INVESTIGATING, Reason.MITIGATION_EXHAUSTED, Reason.CAUSE_NOT_PRECISION)
@@ -163,26 +170,27 @@ _TOLD_ANYWAY = (Reason.MITIGATING, Reason.INVESTIGATING, Reason.MITIGATION_EXHAU
 def _rollout_held(state: State, now: float) -> Iterable[Call]:
     """What does not come by itself, at once; what may come, once it was waited for long, if nothing else tells of it."""
     found, reason = _conditions(state).get("Progressing"), _waits_for(state)
-    began = {Phase.PENDING: state.phase_since, Phase.PROGRESSING: state.step_since}
-    if found is None or reason is None or state.phase not in began:
+    begun = {Phase.PENDING: state.phase_since, Phase.PROGRESSING: state.step_since}
+    if found is None or reason is None or state.phase not in begun:
         return
-    since = began[state.phase]
-    patience_seconds = SETTLE_SECONDS if state.phase is Phase.PENDING else STEP_SECONDS
-    known = any(c.reason == reason for c in _bad_news(state)) or reason in _TOLD_ANYWAY
-    if reason.stuck:
-        since = found.last_transition_time
-    elif not reason.warns or known or since is None or now - since < patience_seconds:
-        return
-    occasion = f"transition-{state.transition_id}-{reason}"
-    yield Call(MessageKind.ROLLOUT_HELD, occasion, since or now, reason, found.type)
+    since = found.last_transition_time
+    if not reason.stuck:
+        began, patience_seconds = begun[state.phase], SETTLE_SECONDS if state.phase is Phase.PENDING else STEP_SECONDS
+        known = any(c.reason == reason for c in _bad_news(state)) or reason in _TOLD_ANYWAY
+        if not reason.warns or known or began is None or state.waits_since is None:
+            return
+        since = state.waits_since
+        # One poor reading late in a step is no news.
+        if now - began < patience_seconds or now - since < SETTLE_SECONDS:
+            return
+    yield Call(MessageKind.ROLLOUT_HELD, f"{transition(state)}-{reason}", since, reason, found.type)
 
 
 def _cause_elsewhere(state: State, now: float) -> Iterable[Call]:
     reason = Reason.CAUSE_NOT_PRECISION
     if _waits_for(state) is reason:
         since = min((failing.since for failing in state.failing), default=now)
-        occasion = f"transition-{state.transition_id}"
-        yield Call(MessageKind.CAUSE_NOT_PRECISION, occasion, since, reason, "Progressing")
+        yield Call(MessageKind.CAUSE_NOT_PRECISION, transition(state), since, reason, "Progressing")
 
 
 def _begun(state: State, now: float) -> Iterable[Call]:
@@ -243,7 +251,7 @@ def _person(reason: Reason, kind: MessageKind) -> Callable[[State, float], Itera
             return
         if state.phase is Phase.HELD or (state.phase is Phase.PENDING and state.held):
             since = state.phase_since if state.phase_since is not None else now
-            yield Call(kind, f"transition-{state.transition_id}", since, reason)
+            yield Call(kind, transition(state), since, reason)
         elif state.phase is Phase.DEGRADED and state.held and incident is not None and incident.last_ack_at is not None:
             since = max(held.since for held in state.held)
             yield Call(kind, _occasion(since), since, reason)
@@ -254,7 +262,7 @@ def _person(reason: Reason, kind: MessageKind) -> Callable[[State, float], Itera
 def _release(state: State, now: float) -> Iterable[Call]:
     if state.phase is Phase.HELD and state.reason == Reason.POLICY_DELETED:
         since = state.phase_since if state.phase_since is not None else now
-        yield Call(MessageKind.RELEASE_POSSIBLE, f"transition-{state.transition_id}", since, Reason.POLICY_DELETED)
+        yield Call(MessageKind.RELEASE_POSSIBLE, transition(state), since, Reason.POLICY_DELETED)
 
 
 def _drill(state: State, now: float) -> Iterable[Call]:

@@ -302,13 +302,19 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
         poisoned=_still_poisoned(facts, state),
     )
     found = conditions(replace(facts, state=before), replace(outcome, state=state), planned)
-    state = replace(state, conditions=without_messages(found))
+    state = replace(state, conditions=without_messages(found), waits_since=_waits_since(before, found, facts.now))
     sent = facts.observation.notified
     if state != before or has_news(before, sent):
         state = replace(state, notified=remembered(state, sent, facts.now))
     if state != before:
         state = replace(state, writer=facts.observation.writer, epoch=facts.observation.epoch)
     return state, found
+
+
+def _waits_since(before: State, found: tuple[Condition, ...], now: float) -> float:
+    """Since when Progressing has its reason. The condition's own time is of its status, which may stay the same."""
+    was, now_is = (next((c.reason for c in of if c.type == "Progressing"), "") for of in (before.conditions, found))
+    return before.waits_since if was == now_is and before.waits_since is not None else now
 
 
 def _still_poisoned(facts: Facts, state: State) -> tuple[str, ...]:

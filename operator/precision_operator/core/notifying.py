@@ -11,7 +11,7 @@ from typing import Final
 
 from precision_operator.api.messages import MessageKind, Notified, Tone
 from precision_operator.api.state import State
-from precision_operator.core.calling import Call, calls
+from precision_operator.core.calling import ONCE_A_STEP, Call, calls, transition
 
 ESCALATE_SECONDS: Final = (900.0, 1800.0)
 """When the next role is told too, after the first message."""
@@ -82,9 +82,10 @@ def _room_at(lately: list[float], taken: int, now: float) -> float:
 
 
 def remembered(state: State, sent: Iterable[Notified], now: float) -> tuple[Notified, ...]:
-    """The memory after ``sent``: what stands, and what was told of within the hour; nothing else is worth keeping."""
+    """The memory after ``sent``: what stands, or comes and goes in a step, and what was told of within the hour."""
     known = {(entry.topic, entry.occasion): entry for entry in (*state.notified, *sent)}
     standing = {(call.topic, call.occasion) for call in calls(state, now)}
+    standing |= {key for key in known if key[0] in ONCE_A_STEP and f"{key[1]}-".startswith(f"{transition(state)}-")}
     kept = [e for key, e in known.items() if key in standing or now - HOUR_SECONDS < e.at <= now + HOUR_SECONDS]
     return tuple(sorted(kept, key=lambda e: (e.at, e.topic, e.occasion))[-KEPT:])
 

@@ -185,11 +185,16 @@ def test_what_holds_a_rollout_for_long_is_told_of(phase: Phase, status: str, sec
         phase=phase,
         phase_since=NOW,
         step_since=NOW,
+        waits_since=NOW,
         transition_id=4,
         conditions=progressing(reason, "False" if reason.stuck else status),
     )
     assert kinds_of(waits, reason, NOW + seconds - 1.0) == ({MessageKind.ROLLOUT_HELD} if reason.stuck else set())
     assert kinds_of(waits, reason, NOW + seconds) == {MessageKind.ROLLOUT_HELD}
+    since = NOW + seconds
+    other = replace(waits, waits_since=since)  # it waited for something else until now
+    assert kinds_of(other, reason, since) == ({MessageKind.ROLLOUT_HELD} if reason.stuck else set())
+    assert kinds_of(other, reason, since + SETTLE_SECONDS) == {MessageKind.ROLLOUT_HELD}
 
 
 @pytest.mark.parametrize("reason", IN_A_STATE)

@@ -27,7 +27,7 @@ from precision_operator.core.notifying import (
 )
 from precision_operator.core.rollback.drill import OVERDUE_SECONDS
 from precision_operator.reasons import Reason
-from tests.support.fleets import promoted, until
+from tests.support.fleets import fleet, promoted, until
 from tests.support.standing_calls import DRILL, INCIDENT, NOW, STANDS, condition, progressing, rolling
 
 OF_INCIDENTS = {"Notice", "Escalation", "AllClear", "VerificationFailed"}
@@ -112,6 +112,23 @@ def test_the_next_step_is_another_approval() -> None:
     told = [found.notified(NOW) for found in owed(state, (), NOW)]
     (again,) = owed(replace(state, transition_id=6), told, NOW + QUIET_SECONDS)
     assert again.due_at == NOW + QUIET_SECONDS
+
+
+@pytest.mark.parametrize(("minutes", "held"), [(2, 0), (8, 1)], ids=["one look", "for some minutes"])
+def test_a_step_that_waits_for_long_is_told_of_once_though_its_evidence_is_poor_now_and_then(
+    minutes: int, held: int
+) -> None:
+    world = fleet(strategy={"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]})
+    until(world, lambda w: w.state.phase is Phase.PAUSED, seconds=15.0)
+    told: list[str] = []
+    for minute in range(0, 12 * 60, 2):
+        world.everywhere = {Signal.OVERFLOW: 0.07} if minute % 120 < minutes and minute >= 120 else {}
+        world.step(120.0)
+        due = [found for found in owed(world.state, world.state.notified, world.now) if found.due_at <= world.now]
+        told += [str(found.call.kind) for found in due]
+        sent = [found.notified(world.now) for found in due]
+        world.state = replace(world.state, notified=remembered(world.state, sent, world.now))
+    assert (told.count("ApprovalWanted"), told.count("RolloutHeld")) == (1, held)
 
 
 def test_what_comes_and_goes_is_told_of_once_in_ten_minutes() -> None:
