@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 
 from precision_operator.api.policy import PolicyKey
+from precision_operator.controller.takeover import Takeover
 from precision_operator.core.model import PromotionSlots
 from precision_operator.runtime.clock import Clock
 
@@ -11,7 +12,7 @@ PROMOTING_SECONDS = 600.0
 
 
 class Promotions:
-    """Counts what the decisions of one leadership name. Before every policy had its first pass, nobody has a slot."""
+    """Counts what the decisions of one leadership name. Before all that it took over were decided on, nobody has a slot."""
 
     def __init__(self, clock: Clock, *, known: Callable[[], Collection[PolicyKey]] = tuple) -> None:
         """A count that begins anew with each epoch.
@@ -20,15 +21,14 @@ class Promotions:
             known: all policies there are, and the assignments whose policy is gone.
         """
         self._clock = clock
-        self._known = known
+        self._takeover = Takeover(clock, known, patience_seconds=PROMOTING_SECONDS)
         self._since: dict[PolicyKey, dict[str, float]] = {}
-        self._epoch, self._began = 0, clock.monotonic()
-        self._complete = False
 
     def note(self, key: PolicyKey, promoting: Collection[str], *, epoch: int) -> None:
         """The workloads of a policy that were assigned the target, and do not report it yet."""
         self._enter(epoch)
-        if epoch == self._epoch:
+        if epoch == self._takeover.epoch:
+            self._takeover.decided(key)
             known, now = self._since.get(key, {}), self._clock.monotonic()
             self._since[key] = {name: known.get(name, now) for name in promoting}
 
@@ -46,7 +46,7 @@ class Promotions:
         )
         own = self._since.get(key, {})
         overdue = frozenset(name for name, since in own.items() if now - since >= PROMOTING_SECONDS)
-        return PromotionSlots(max(0, cap - taken) if self._counted(key) else 0, overdue)
+        return PromotionSlots(max(0, cap - taken) if self._takeover.over(key) else 0, overdue)
 
     def forget(self, key: PolicyKey) -> None:
         """The policy is gone."""
@@ -54,13 +54,5 @@ class Promotions:
 
     def _enter(self, epoch: int) -> None:
         """Others may have promoted since the leadership before this one."""
-        if epoch > self._epoch:
+        if self._takeover.enter(epoch):
             self._since.clear()
-            self._epoch, self._began, self._complete = epoch, self._clock.monotonic(), False
-
-    def _counted(self, key: PolicyKey) -> bool:
-        """Whether it is known what all others promote. One whose passes fail is waited for no longer than a workload."""
-        if not self._complete:
-            late = self._clock.monotonic() - self._began >= PROMOTING_SECONDS
-            self._complete = late or not set(self._known()) - self._since.keys() - {key}
-        return self._complete

@@ -63,6 +63,14 @@ def test_a_new_leader_gives_no_slots_before_every_policy_has_passed_once() -> No
     assert promotions.slots(A, 3, epoch=1) == PromotionSlots(2)
 
 
+def test_a_policy_that_was_made_or_deleted_since_a_new_leader_began_holds_up_nobody() -> None:
+    known = [A, B]
+    promotions = Promotions(ManualClock(), known=lambda: known)
+    assert promotions.slots(A, 3, epoch=1) == PromotionSlots(0)
+    known[:] = [A, PolicyKey("c", "new")]
+    assert promotions.slots(A, 3, epoch=1) == PromotionSlots(3)
+
+
 def test_counts_of_an_earlier_leadership_are_dropped() -> None:
     promotions = Promotions(ManualClock(), known=lambda: (A, B))
     promotions.note(A, {"x", "y"}, epoch=1)

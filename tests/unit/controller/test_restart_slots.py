@@ -57,19 +57,34 @@ def test_slots_are_taken_with_a_decision_and_given_back_where_it_was_not_committ
     assert restarts.slots(B, 5, epoch=1) == left
 
 
-def test_a_new_leader_gives_no_slots_before_every_policy_has_passed_once() -> None:
+def test_a_new_leader_gives_no_slots_before_every_policy_was_decided_on() -> None:
     clock = ManualClock()
     restarts = Restarts(clock, known=lambda: (A, B))
     note(restarts, A, until(clock, 10, 10))
     note(restarts, B, ())
     assert restarts.slots(B, 5, epoch=1) == 3
     assert restarts.slots(B, 5, epoch=2) == 0
-    with pytest.raises(Conflict), restarts.noted(A, (), epoch=2):
-        raise Conflict("its first pass under this leader")
     note(restarts, A, (), epoch=1)
     assert restarts.slots(B, 5, epoch=2) == 0
     note(restarts, A, until(clock, 10), epoch=2)
     assert restarts.slots(B, 5, epoch=2) == 4
+
+
+def test_a_first_decision_that_cannot_be_committed_counts_for_it_may_hold_an_earlier_leaders_restarts() -> None:
+    clock = ManualClock()
+    restarts = Restarts(clock, known=lambda: (A, B))
+    for _ in range(2):
+        with pytest.raises(Conflict), restarts.noted(A, until(clock, 10, 10), epoch=1):
+            raise Conflict("somebody changes it again and again")
+        assert restarts.slots(B, 5, epoch=1) == 3
+
+
+def test_a_policy_that_was_made_or_deleted_since_a_new_leader_began_holds_up_nobody() -> None:
+    known = [A, B]
+    restarts = Restarts(ManualClock(), known=lambda: known)
+    assert restarts.slots(A, 5, epoch=1) == 0
+    known[:] = [A, PolicyKey("c", "new")]
+    assert restarts.slots(A, 5, epoch=1) == 5
 
 
 async def test_a_policy_whose_passes_fail_stops_the_restarts_of_others_for_a_while_and_not_for_ever() -> None:
