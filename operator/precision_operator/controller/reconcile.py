@@ -43,6 +43,9 @@ from precision_operator.runtime.clock import Clock, within
 REST_SECONDS = 60.0
 """How long at most a policy goes on without being read anew where nothing changed: watches report what does."""
 
+COMMIT_SECONDS = 0.3
+"""What a promotion's commit is given at least, after however late a confirmation."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Resting:
@@ -244,11 +247,12 @@ class Reconciler:
         work = commit(self._api, key, record, before, decision.state)
         if not decision.promotes or _emergency(decision):
             return await work
+        left_seconds = max(COMMIT_SECONDS, began + PATIENCE_SECONDS - self._clock.monotonic())
         try:
-            return await within(self._clock, began + PATIENCE_SECONDS - self._clock.monotonic(), work)
+            return await within(self._clock, left_seconds, work)
         except TimeoutError:
             name = f"{key.namespace}/{key.name}"
-            raise Unavailable(f"{name}: no answer to a promotion's commit within {PATIENCE_SECONDS:g} s") from None
+            raise Unavailable(f"{name}: no answer to a promotion's commit within {left_seconds:.1f} s") from None
 
 
 def _parsed(key: PolicyKey, body: JsonObject | None, record: JsonObject | None) -> tuple[Policy, State]:

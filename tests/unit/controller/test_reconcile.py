@@ -16,7 +16,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, summary_to_wire
 from precision_operator.controller.act import PATIENCE_SECONDS
 from precision_operator.controller.enforcement import FRESH_SECONDS
-from precision_operator.controller.reconcile import Pass
+from precision_operator.controller.reconcile import COMMIT_SECONDS, Pass
 from precision_operator.controller.summaries import PROGRESS_SECONDS
 from precision_operator.errors import Conflict, Forbidden, NotFound, Unavailable
 from precision_operator.kube.port import POLICIES, JsonObject
@@ -364,6 +364,15 @@ async def test_a_promotions_commit_gives_way_after_a_second(monkeypatch: pytest.
         await rig.until(lambda: rig.assigned and rig.state.enforce)
     assert rig.manual.monotonic() - began[0] == pytest.approx(PATIENCE_SECONDS, abs=0.2)
     assert rig.pod_writes == []
+
+
+async def test_a_promotion_that_is_confirmed_late_is_committed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **FAST)
+    confirm = late(rig.manual, 0.95 * PATIENCE_SECONDS, rig.reconciler._confirm)
+    monkeypatch.setattr(rig.reconciler, "_confirm", confirm)
+    monkeypatch.setattr(rig.kube, "replace", late(rig.manual, 0.5 * COMMIT_SECONDS, rig.kube.replace))
+    await rig.until(lambda: rig.assigned and rig.state.enforce)
 
 
 async def test_a_promotion_that_no_api_server_confirms_holds_a_breach_up_for_a_second() -> None:
