@@ -80,6 +80,8 @@ class Halt:
 
     async def _answer(self) -> JsonObject:
         work = self._api.get(CONFIG_MAPS, self._namespace, HALT_CONFIG_MAP)
+        if not self.known:
+            return await work  # nothing is decided before it: a late answer is better than none
         try:
             return await within(self._clock, ANSWER_SECONDS, work)
         except TimeoutError:

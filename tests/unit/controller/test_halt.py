@@ -16,7 +16,7 @@ from precision_operator.reasons import Reason
 from tests.support.acting import EMERGENCY, Rig, deletion, request
 from tests.support.controller import Controller
 from tests.support.fake_kube import FakeKube
-from tests.support.manual_clock import ManualClock, finished
+from tests.support.manual_clock import ManualClock, finished, late
 from tests.support.views import workload
 
 
@@ -83,6 +83,15 @@ async def test_a_read_that_is_not_answered_keeps_nobody_from_the_next_one() -> N
     assert halt.cause is not None
     assert READ_SECONDS + ANSWER_SECONDS < 5
     task.cancel()
+
+
+async def test_a_first_read_is_waited_for_however_slow_the_api_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube, clock = FakeKube(), ManualClock()
+    halt = Halt(kube, clock, namespace="system")
+    turn_on(kube)
+    monkeypatch.setattr(kube, "get", late(clock, 3 * ANSWER_SECONDS, kube.get))
+    await finished(clock, halt.read())
+    assert (halt.known, halt.cause is not None) == (True, True)
 
 
 @pytest.mark.parametrize("on", [True, False])
