@@ -242,9 +242,10 @@ def test_where_bf16_fails_the_sentinel_goes_on_to_fp32(mode: PrecisionMode) -> N
     assert trainer.mode is FP32
 
 
+@pytest.mark.parametrize("how", ["", "_with_unused_parameters_sought"])
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_all_ranks_leave_a_mode_that_one_of_them_fails_in(process_group: ProcessGroup, where: str) -> None:
-    results = process_group.run(f"preflight_scenarios.one_rank_fails_in_{where}")
+def test_all_ranks_leave_a_mode_that_one_of_them_fails_in(process_group: ProcessGroup, where: str, how: str) -> None:
+    results = process_group.run(f"preflight_scenarios.one_rank_fails_in_{where}{how}")
     assert results[0]["weights"] == results[1]["weights"] == results[0]["plain"]
     for result in results:
         assert result["mode"] == "fp32"

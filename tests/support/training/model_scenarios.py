@@ -123,6 +123,7 @@ def a_mode_proven(rank: int, world: int) -> Result:
         weights = []
         for proven in (False, True):
             model, optimizer = _model()
+            model.experts[1].eval()
             config = ExtendedFP16Config(
                 precision_mode=PrecisionMode.MIXED_BF16,
                 enabled=not asked_at,
@@ -140,12 +141,15 @@ def a_mode_proven(rank: int, world: int) -> Result:
                 number = (micro + rank) % 2 if micro % 4 < 2 else 0
 
                 def loss_of(net: torch.nn.Module, data: torch.Tensor, number: int = number) -> torch.Tensor:
-                    weight: torch.Tensor = net.module.head.weight  # type: ignore[union-attr,assignment]
+                    bare = net.module if isinstance(net, DistributedDataParallel) else net
+                    weight: torch.Tensor = bare.head.weight  # type: ignore[union-attr,assignment]
                     return _loss(net, data, number) + 1e-2 * weight.square().mean()
 
                 trainer.backward_and_step(trainer.training_step(_batch(micro, rank), loss_of))
             trainer.drain()
             assert trainer.mode is PrecisionMode.MIXED_BF16
+            assert model.training
+            assert not model.experts[1].training
             weights.append([parameter.tolist() for parameter in model.parameters()])
         found[f"{asked_at}, {accumulation}"] = weights[0] == weights[1]
     return found

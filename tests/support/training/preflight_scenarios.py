@@ -84,13 +84,21 @@ def failing_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor],
     return model_that_fails("forward"), lambda position, size: torch.full((size, WIDTH), 1.0 + position % 7), loss_of
 
 
-def _train(model: torch.nn.Module, rank: int, world: int, request: PrecisionRequest | None, **start: object) -> Result:
+def _train(
+    model: torch.nn.Module,
+    rank: int,
+    world: int,
+    request: PrecisionRequest | None,
+    *,
+    bf16: bool = False,
+    unused: bool = False,
+) -> Result:
     torch.manual_seed(rank)
-    mode = PrecisionMode.FP32 if not start else PrecisionMode.MIXED_BF16
-    config = ExtendedFP16Config(precision_mode=mode, use_ddp=True)
+    mode = PrecisionMode.MIXED_BF16 if bf16 else PrecisionMode.FP32
+    config = ExtendedFP16Config(precision_mode=mode, use_ddp=True, find_unused_parameters=unused)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
-    if start:
+    if bf16:
         trainer.modes.trial = None  # as if the mode had run before: what DDP itself does
     refused: list[str] = []
     trainer.modes.on_refused = lambda _reason, message: refused.append(message)
@@ -107,12 +115,12 @@ def _train(model: torch.nn.Module, rank: int, world: int, request: PrecisionRequ
     }
 
 
-def _one_rank_fails(rank: int, world: int, where: str) -> Result:
+def _one_rank_fails(rank: int, world: int, where: str, *, unused: bool = False) -> Result:
     def model() -> torch.nn.Module:
         return model_that_fails(where, torch.bfloat16 if rank == 1 else torch.float64)
 
-    found = _train(model(), rank, world, PrecisionRequest(1, PrecisionMode.MIXED_BF16))
-    return {**found, "plain": _train(model(), rank, world, None)["weights"]}
+    found = _train(model(), rank, world, PrecisionRequest(1, PrecisionMode.MIXED_BF16), unused=unused)
+    return {**found, "plain": _train(model(), rank, world, None, unused=unused)["weights"]}
 
 
 def one_rank_fails_in_forward(rank: int, world: int) -> Result:
@@ -123,6 +131,16 @@ def one_rank_fails_in_forward(rank: int, world: int) -> Result:
 def one_rank_fails_in_backward(rank: int, world: int) -> Result:
     """The same, one pass later."""
     return _one_rank_fails(rank, world, "backward")
+
+
+def one_rank_fails_in_forward_with_unused_parameters_sought(rank: int, world: int) -> Result:
+    """As DDP's ``find_unused_parameters`` does it."""
+    return _one_rank_fails(rank, world, "forward", unused=True)
+
+
+def one_rank_fails_in_backward_with_unused_parameters_sought(rank: int, world: int) -> Result:
+    """The same, one pass later."""
+    return _one_rank_fails(rank, world, "backward", unused=True)
 
 
 def a_mode_that_works(rank: int, world: int) -> Result:

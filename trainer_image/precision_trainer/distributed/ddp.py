@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import copy
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Self
 
@@ -201,18 +202,14 @@ def _hide(module: _WithTelemetry) -> None:
         own[kept] = vars(model)[kept]
 
 
-class Beside(torch.nn.Module):
-    """In DDP's place for one forward pass that it knows nothing of: a loss may ask it for its ``module`` too."""
-
-    def __init__(self, wrapped: DistributedDataParallel) -> None:
-        """Of what :func:`wrap` returned."""
-        super().__init__()
-        self.module = wrapped.module
-        self.train(wrapped.training)
-
-    def forward(self, *args: object, **kwargs: object) -> object:
-        """As the module computes it."""
-        return self.module(*args, **kwargs)
+@contextlib.contextmanager
+def unsearched(wrapped: DistributedDataParallel) -> Iterator[None]:
+    """A forward pass after which DDP looks for no unused parameters, since it reduces nothing there."""
+    searches, wrapped.find_unused_parameters = wrapped.find_unused_parameters, False
+    try:
+        yield
+    finally:
+        wrapped.find_unused_parameters = searches
 
 
 class OwnStep:

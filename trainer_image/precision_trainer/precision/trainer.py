@@ -304,11 +304,8 @@ class ExtendedFP16Trainer:
         if self._ddp is None:
             return self._forward(batch, loss_fn, reduces=False)
         compat.forget_forward(self._ddp)
-        if not self.config.find_unused_parameters:
+        with ddp.unsearched(self._ddp):
             return self._forward(batch, loss_fn, reduces=False)
-        # DDP's own forward pass would wait for a reduction there.
-        with self._autocast(self.mode), self._own_step:
-            return loss_fn(ddp.Beside(self._ddp), batch)
 
     def _backward_alone(self, loss: torch.Tensor) -> torch.Tensor:
         torch.autograd.backward(self._part(loss), self.scaler.scale_value if self.mode.uses_scaler else self._one)
