@@ -49,8 +49,9 @@ def test_a_static_graph_trains_as_under_plain_ddp(process_group: ProcessGroup) -
 
 def test_a_buffer_that_training_reads_is_that_of_rank_0_where_that_is_asked_for(process_group: ProcessGroup) -> None:
     first, second = process_group.run("model_scenarios.a_buffer_that_training_reads")
-    assert first["broadcast"]
-    assert second == {"broadcast": True, "own": False}
+    for mode in ("fp32", "bf16"):
+        assert first[mode]["broadcast"], mode
+        assert second[mode] == {"broadcast": True, "own": False}, mode
 
 
 def test_unused_parameters_are_answered_with_our_own_settings(process_group: ProcessGroup) -> None:

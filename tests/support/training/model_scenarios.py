@@ -275,21 +275,29 @@ class _Codebook(torch.nn.Module):
 
 
 def a_buffer_that_training_reads(rank: int, world: int) -> Result:
-    """Beside plain DDP, which gives rank 0's buffers to all."""
+    """Beside plain DDP, which gives rank 0's buffers to all, in FP32 and in BF16."""
+    return {mode.wire: _codebooks(rank, world, mode) for mode in (PrecisionMode.FP32, PrecisionMode.MIXED_BF16)}
 
+
+def _codebooks(rank: int, world: int, mode: PrecisionMode) -> Result:
     def loss(net: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = net(data)
         return out.square().mean()
 
+    low = mode is PrecisionMode.MIXED_BF16
     found: Result = {}
     plain, models = _Codebook(), {name: _Codebook() for name in ("broadcast", "own")}
     net, optimizer = DistributedDataParallel(plain), torch.optim.AdamW(plain.parameters(), lr=1e-2, fused=True)
     for step in range(STEPS):
-        loss(net, _batch(step, rank)).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            value = loss(net, _batch(step, rank))
+        value.backward()
         optimizer.step()
         optimizer.zero_grad()
     for name, model in models.items():
-        config = ExtendedFP16Config(enabled=False, use_ddp=True, broadcast_buffers=name == "broadcast")
+        config = ExtendedFP16Config(
+            precision_mode=mode, enabled=low, use_ddp=True, broadcast_buffers=name == "broadcast"
+        )
         own = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
         trainer = ExtendedFP16Trainer(model, own, config, "cpu", rank, world, allow_cpu=True)
         for step in range(STEPS):

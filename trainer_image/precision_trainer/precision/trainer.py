@@ -163,9 +163,10 @@ class ExtendedFP16Trainer:
 
     def _untried(self, mode: PrecisionMode) -> tuple[PrecisionMode, ...]:
         """Modes that need no trial: there is nothing to go back to from them, or nothing could be tried."""
-        # DDP takes its first backward pass for the one that all others are like.
-        static = HOT if self.config.static_graph else ()
-        return (*static, *((mode,) if mode is PrecisionMode.FP32 or self.cold is not None else ()))
+        # DDP takes its first backward pass for the one that all others are like, and broadcasts buffers in a forward pass
+        # that may fail on one rank alone.
+        of_ddp = HOT if self.config.static_graph or self.config.broadcast_buffers else ()
+        return (*of_ddp, *((mode,) if mode is PrecisionMode.FP32 or self.cold is not None else ()))
 
     # --- the mode -----------------------------------------------------------------------------------------------------
 
