@@ -110,22 +110,38 @@ def test_the_forward_of_a_pinned_layer_shows_the_arguments_of_the_layer() -> Non
     assert inspect.signature(model[0].forward) == before
 
 
-def test_an_error_that_is_not_of_types_is_the_layers_own_and_leaves_it_pinned(
+@pytest.mark.parametrize("message", ["\"half_linear\" not implemented for 'Float'", "no kernel image is available"])
+def test_a_layer_that_fails_in_fp32_alone_goes_on_as_it_was_whatever_the_error_says(
+    message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Fails(torch.nn.Linear):
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            if not torch.is_autocast_enabled("cpu"):
+                raise NotImplementedError(message)
+            return super().forward(value)
+
+    model = torch.nn.Sequential(Fails(WIDTH, WIDTH))
+    _islands(model).set([0])
+    assert _out(model).dtype is torch.bfloat16
+    assert _out(model).dtype is torch.bfloat16
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (line["check"], line["error"]) == ("0 in FP32", message)
+
+
+def test_a_layer_that_fails_as_it_was_too_raises_that_error_and_stays_pinned(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    calls: list[torch.dtype] = []
+    bad = torch.full((2, WIDTH), -1.0)
 
     class Fails(torch.nn.Linear):
         def forward(self, value: torch.Tensor) -> torch.Tensor:
-            calls.append(value.dtype)
-            if len(calls) == 1:
-                raise ValueError("a batch of an odd length")
+            if torch.equal(value.float(), bad):
+                raise ValueError("a batch of an odd length, float32")
             return super().forward(value)
 
     model = torch.nn.Sequential(Fails(WIDTH, WIDTH))
     _islands(model).set([0])
     with pytest.raises(ValueError, match="odd length"):
-        _out(model)
-    assert len(calls) == 1
+        model(bad)
     assert _out(model).dtype is torch.float32
     assert not capsys.readouterr().out

@@ -14,8 +14,6 @@ from .guard import Guard
 from .layers import Layers
 
 _LOW = (torch.float16, torch.bfloat16)
-_OF_TYPES = ("dtype", "scalar type", "data type", "type (", "not implemented for", "float16", "fp16", "float32", "half")
-"""What torch and kernels say of a type that they do not take; they say it in words only."""
 
 
 def _widen(value: object) -> object:
@@ -34,25 +32,23 @@ class _Wide:
         self._works = True
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        if self._works:
-            try:
-                with torch.autocast(self._device_type, enabled=False):
-                    return self.__wrapped__(*tree_map(_widen, args), **tree_map(_widen, kwargs))
-            except Exception as error:
-                if self._failed is None or not _is_of_types(error):
-                    raise
-                self._works = False  # a kernel that exists in 16 bits only
-                self._failed(error)
-        return self.__wrapped__(*args, **kwargs)
+        if not self._works:
+            return self.__wrapped__(*args, **kwargs)
+        try:
+            with torch.autocast(self._device_type, enabled=False):
+                return self.__wrapped__(*tree_map(_widen, args), **tree_map(_widen, kwargs))
+        except Exception as error:
+            if self._failed is None:
+                raise
+            failure = error.with_traceback(None)  # its frames hold what this pass computed
+        # What fails here too is the layer's own error, such as a bad batch: the pin stays.
+        result = self.__wrapped__(*args, **kwargs)
+        self._works = False  # a kernel that exists in 16 bits only, or memory
+        self._failed(failure)
+        return result
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_failed": None if self._failed is None else _ignored}
-
-
-def _is_of_types(error: Exception) -> bool:
-    """Whether a layer failed because it was given FP32."""
-    text = str(error).lower()
-    return any(word in text for word in _OF_TYPES)
 
 
 def _ignored(_error: Exception) -> None:
