@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.errors import DivergedError
 from precision_trainer.sentinel.detectors import LossBaseline
 from precision_trainer.sentinel.measure import Measurements
 from precision_trainer.sentinel.shell import Sentinel
@@ -68,6 +69,25 @@ def test_a_batch_that_leaves_nan_in_running_statistics_asks_for_a_rewind(mode: P
     (rewound,) = _run(trainer, [1.0] * 3 + [NAN] + [1.0] * 8)
     assert 3 < rewound <= 3 + 4
     assert trainer.sentinel.level is Level.REWIND
+
+
+def test_running_statistics_alone_do_not_end_training_where_there_was_nothing_to_go_back_to() -> None:
+    trainer = _make(FP32)
+    assert trainer.sentinel is not None
+    trainer.sentinel.can_rewind = trainer.sentinel.can_exit = True
+    rewinds = _run(trainer, [1.0] * 3 + [NAN] + [1.0] * 16 + [NAN] + [1.0] * 16)
+    assert len(rewinds) == 1
+    assert trainer.sentinel.level is Level.REWIND
+
+
+def test_poisoned_weights_end_training_where_there_was_nothing_to_go_back_to() -> None:
+    trainer = _make(FP32)
+    assert trainer.sentinel is not None
+    trainer.sentinel.can_rewind = trainer.sentinel.can_exit = True
+    with torch.no_grad():
+        next(trainer.model.parameters()).fill_(NAN)
+    with pytest.raises(DivergedError, match="NonFiniteWeights"):
+        _run(trainer, [1.0] * 40)
 
 
 def test_a_second_bad_batch_soon_after_the_first_is_looked_at_once_it_may_be() -> None:

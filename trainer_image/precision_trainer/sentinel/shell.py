@@ -163,7 +163,8 @@ class Sentinel:
         self._diagnosed = record.step
         # Where nothing can give buffers back they change nothing here: batch norm, for one, learns on without its running
         # statistics, and the layer before it that overflowed is still to be found.
-        buffers = self._buffers if self.can_rewind else ()
+        # The same once a rewind was asked for, also in vain: what follows is the end, which they are not worth.
+        buffers = self._buffers if self.can_rewind and self._applied < Level.REWIND else ()
         self._finding = diagnose(
             self._model, self.layers, replay, record.mode, self._device, guard=self._guard, buffers=buffers
         )
