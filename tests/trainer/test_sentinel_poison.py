@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.checkpoint.health import StepFacts
 from precision_trainer.errors import DivergedError
+from precision_trainer.job import loop
 from precision_trainer.sentinel.detectors import LossBaseline
 from precision_trainer.sentinel.measure import Measurements
 from precision_trainer.sentinel.shell import Sentinel
+from precision_trainer.store.saver import Saver
 from precision_trainer.values.levels import Level
 from precision_trainer.values.sentinel import SentinelConfig
 from tests.support.training.session import Session
@@ -113,9 +117,20 @@ def test_a_buffer_that_was_not_finite_from_the_start_or_is_very_large_is_no_pois
     assert _run(trainer, [1.0] * 12) == []
 
 
-def test_train_goes_back_passes_over_the_batch_that_did_it_and_saves_again(session: Session) -> None:
+def test_train_goes_back_passes_over_the_batch_that_did_it_and_saves_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observe = Saver.observe
+
+    def patiently(saver: Saver, records: Sequence[StepFacts]) -> None:
+        observe(saver, records)
+        saver.collect(None)
+
+    # What is written is there, and tagged, before the batch comes, however slow the disk is.
+    monkeypatch.setattr(Saver, "observe", patiently)
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
     task = "tests.support.training.harmless_scenarios:normed_task"
-    session.run(model=task, steps=50, batch_size=8, checkpoint_every=5, healthy_after=5, step_interval_seconds=0.01)
+    session.run(model=task, steps=50, batch_size=8, checkpoint_every=5, healthy_after=5)
     (rewound,) = session.events("rewound")
     assert (rewound["reason"], int(str(rewound["step"])) <= 30) == ("sentinel", True)
     assert session.events("complete")
