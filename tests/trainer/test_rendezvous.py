@@ -141,6 +141,17 @@ def test_training_has_failed_unless_a_peers_process_is_gone(
     assert [result["failed"] for result in results] == [failed] * 2
 
 
+@pytest.mark.parametrize(
+    ("scenario", "survivors", "failed"),
+    [("a_rank_dies_in_a_pod_of_two", (0, 1), [False, True]), ("rank_0_dies_in_a_pod_of_two", (1, 2), [True, False])],
+)
+def test_training_has_failed_for_the_ranks_in_whose_own_pod_a_process_is_gone(
+    start: Start, scenario: str, survivors: tuple[int, int], failed: list[bool]
+) -> None:
+    results = start(3).run(scenario, ranks=survivors)
+    assert [result["failed"] for result in results] == failed
+
+
 def test_of_many_ranks_the_first_are_named_and_the_others_counted() -> None:
     assert name_ranks(range(1, 100), 100) == "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 91 more of 100"
     assert str(Loss(4)) == "all 4 ranks live: look at the network between them"

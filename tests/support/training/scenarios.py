@@ -371,6 +371,18 @@ def rank_0_dies(rank: int, world: int) -> Result:
     return _train_until_lost(rank, world, lambda: os._exit(9), who=0)
 
 
+def a_rank_dies_in_a_pod_of_two(rank: int, world: int) -> Result:
+    """Of three ranks the first has a pod of its own; of the other two, which share one, the last is killed."""
+    os.environ.update(LOCAL_WORLD_SIZE="1" if rank == 0 else "2", LOCAL_RANK=str(max(rank - 1, 0)))
+    return _train_until_lost(rank, world, lambda: os._exit(9))
+
+
+def rank_0_dies_in_a_pod_of_two(rank: int, world: int) -> Result:
+    """It shares the pod with rank 1; the last has one of its own."""
+    os.environ.update(LOCAL_WORLD_SIZE="2" if rank < 2 else "1", LOCAL_RANK=str(rank % 2))
+    return _train_until_lost(rank, world, lambda: os._exit(9), who=0)
+
+
 def last_is_stopped(rank: int, world: int) -> Result:
     """Its process is there, but does nothing more."""
 

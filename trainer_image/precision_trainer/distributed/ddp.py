@@ -108,14 +108,21 @@ def find_loss() -> str:
 
 def training_failed(error: Exception) -> bool:
     """Whether training failed by ``error``. It need not have where a peer of another pod is gone: its node may be."""
-    if not _watches or not isinstance(error, RuntimeError) or not lost_peer(error):
+    if not _watches or not isinstance(error, RuntimeError) or not lost_peer(error) or in_one_pod():
         return True
-    return in_one_pod() or _watches[-1].find().of_training
+    loss = _watches[-1].find()
+    # A process that was killed in this pod, such as for its memory, took no node with it.
+    return loss.of_training or (bool(loss.missing) and all(rank in _of_this_pod() for rank in loss.missing))
 
 
 def in_one_pod() -> bool:
     """Whether all ranks are in this pod: then no node of another one can be gone."""
     return _whole("LOCAL_WORLD_SIZE", 0) == _whole("WORLD_SIZE", 1)
+
+
+def _of_this_pod() -> range:
+    first = _whole("RANK", 0) - _whole("LOCAL_RANK", 0)
+    return range(first, first + _whole("LOCAL_WORLD_SIZE", 0))
 
 
 def _whole(name: str, default: int) -> int:

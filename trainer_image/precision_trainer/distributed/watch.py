@@ -41,7 +41,7 @@ class Loss:
     left: int | None = None
     """The rank that ended by itself, of its own accord or with an error of its own."""
     missing: tuple[int, ...] = ()
-    """Ranks whose process does not answer."""
+    """Ranks whose process does not answer; with a keeper, that one's alone is known."""
     absent: tuple[int, ...] = ()
     """Ranks whose process lives, but that were not in the collective."""
 
@@ -87,7 +87,7 @@ class PeerWatch:
             threading.Thread(target=self._end, args=(_LOST,), name="process-group", daemon=True).start()
             self._ended.wait(_ANSWER_SECONDS + _PARTING_SECONDS)
         self._ended.set()
-        return self._loss or Loss(self._world_size, keeper=self._keeper())
+        return self._loss or self._without_keeper()
 
     def close(self) -> None:
         """Leave; harmless after a loss."""
@@ -95,8 +95,10 @@ class PeerWatch:
             threading.Thread(target=self._end, args=(str(self._rank),), name="process-group", daemon=True).start()
             self._ended.wait(2 * _PARTING_SECONDS)
 
-    def _keeper(self) -> str:
-        return self._place.keeper if self._place.by_agent else name_ranks((0,), self._world_size)
+    def _without_keeper(self) -> Loss:
+        if self._place.by_agent:
+            return Loss(self._world_size, keeper=self._place.keeper)
+        return Loss(self._world_size, keeper=name_ranks((0,), self._world_size), missing=(0,))
 
     def _end(self, why: str) -> None:
         # Where the keeper is gone, the other thread has seen it as well, and says so.
@@ -114,7 +116,7 @@ class PeerWatch:
             self._loss = self._look(store) if why == _LOST else Loss(self._world_size, left=int(why))
             self._part(store)
         except RuntimeError:
-            self._loss = self._loss or Loss(self._world_size, keeper=self._keeper())
+            self._loss = self._loss or self._without_keeper()
         finally:
             self._ended.set()
 
