@@ -117,6 +117,15 @@ def test_a_buffer_that_was_not_finite_from_the_start_or_is_very_large_is_no_pois
     assert _run(trainer, [1.0] * 12) == []
 
 
+def test_a_buffer_on_another_device_does_not_hide_what_became_of_the_others() -> None:
+    trainer = _make(FP32)
+    assert trainer.sentinel is not None
+    trainer.sentinel.can_rewind = True
+    trainer.model.register_buffer("elsewhere", torch.zeros(2, device="meta"))
+    trainer.sentinel._buffers = {name for name, _ in trainer.model.named_buffers()}
+    assert len(_run(trainer, [1.0] * 3 + [NAN] + [1.0] * 8)) == 1
+
+
 def test_train_goes_back_passes_over_the_batch_that_did_it_and_saves_again(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

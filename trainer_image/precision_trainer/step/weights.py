@@ -36,11 +36,16 @@ def can_be_poisoned(model: torch.nn.Module, buffers: Collection[str]) -> list[to
 
     A frozen parameter may hold -inf on purpose, as a mask does; so may a buffer, which is not named then.
     """
-    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    devices = {parameter.device for parameter in trained}
     dense = (
         value
         for name, value in model.named_buffers()
-        if name in buffers and value.is_floating_point() and value.layout is torch.strided and value.element_size() > 1
+        if name in buffers
+        and value.device in devices  # all are measured together
+        and value.is_floating_point()
+        and value.layout is torch.strided
+        and value.element_size() > 1
     )
     return [*trained, *dense]
 
