@@ -160,3 +160,40 @@ def test_a_state_of_its_own_shape_is_taken_over_and_compared_where_there_is_one(
         entry["mean"] = torch.zeros(2)
     with pytest.raises(CheckpointError, match=r"mean: expected \(2,\), found \(1,\)"):
         second.load_checkpoint(path)
+
+
+class _Averaged(torch.optim.Optimizer):
+    """Keeps numbers under names that torch's own optimizers keep tensors under."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model.parameters(), {"lr": 1e-2})
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["variance"] = 0.9 * state.get("variance", 1.0) + 0.1 * float(parameter.grad.square().mean())
+                parameter.data.sub_(group["lr"] * parameter.grad / (1.0 + state["variance"]))
+
+
+def test_a_number_that_an_optimizer_of_ones_own_keeps_is_taken_over(tmp_path: Path) -> None:
+    first, path = _trainer(_Averaged), tmp_path / "one.pt"
+    _train(first)
+    first.save_checkpoint(path)
+    expected = _train(first)
+    second = _trainer(_Averaged)
+    second.load_checkpoint(path)
+    assert _equal(expected, _train(second))
+    first.load_checkpoint(path)
+    assert _equal(expected, _train(first))
+
+
+def test_a_number_where_an_optimizer_of_ones_own_has_a_tensor_is_refused(tmp_path: Path) -> None:
+    trainer, path = _trainer(_Projected), tmp_path / "one.pt"
+    _train(trainer)
+    moments = copy.deepcopy(trainer.optimizer.state_dict())
+    for entry in moments["state"].values():
+        entry["mean"] = 1.0
+    plain.write(path, {plain.MODEL: trainer.model.state_dict(), plain.OPTIMIZER: moments})
+    with pytest.raises(CheckpointError, match=r"expected a tensor mean, found 1\.0"):
+        trainer.load_checkpoint(path)

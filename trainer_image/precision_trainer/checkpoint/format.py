@@ -211,7 +211,8 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
             )
         for name, value in entry.items():
             if not isinstance(value, torch.Tensor):
-                if name in _ELEMENTWISE and value is not None:  # SGD without momentum keeps None
+                tensor = optimizer is not None and _is_tensor(name, parameters[index], optimizer)
+                if tensor and value is not None:  # SGD without momentum keeps None
                     raise CheckpointError(f"{what}: expected a tensor {name}, found {value!r}; it is damaged")
                 continue
             check_dense(value, f"{what}: {name}")
@@ -219,6 +220,13 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
             if shape is not None and value.shape != shape:
                 raise CheckpointError(f"{what}: {name}: expected {tuple(shape)}, found {tuple(value.shape)}")
         check_finite(entry, what)
+
+
+def _is_tensor(name: object, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether what ``optimizer`` keeps under ``name`` is one. One that is not torch's may keep a number under any name."""
+    if isinstance(optimizer.state.get(parameter, {}).get(name), torch.Tensor):
+        return True
+    return name in _ELEMENTWISE and type(optimizer).__module__.startswith("torch.optim.")
 
 
 def _shape(name: object, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Size | None:
