@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -181,3 +182,25 @@ def test_a_schedule_goes_on_in_its_middle_as_if_nothing_had_stopped(
         schedule.step()
     assert second.optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
     assert all(torch.equal(a, b.detach()) for a, b in zip(weights(second), model.parameters(), strict=True))
+
+
+def test_what_a_killed_process_left_while_it_wrote_a_file_is_removed_after_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "one.pt"
+
+    def killed(_folder: object, **_how: object) -> None:
+        """As after SIGKILL: nothing is tidied up."""
+
+    with monkeypatch.context() as patch:
+        patch.setattr("precision_trainer.checkpoint.plain.shutil.rmtree", killed)
+        for name in ("one.pt", "one.pt", "other.pt"):
+            plain.write(tmp_path / name, {"weights": torch.zeros(1)})
+    left = sorted(folder for folder in tmp_path.iterdir() if folder.is_dir())
+    old, recent, others = left
+    own = tmp_path / ".one.pt.kept"
+    own.mkdir()
+    for folder in (old, others, own):
+        os.utime(folder, (0, 0))
+    plain.write(path, {"weights": torch.ones(1)})
+    assert {folder for folder in tmp_path.iterdir() if folder.is_dir()} == {recent, others, own}

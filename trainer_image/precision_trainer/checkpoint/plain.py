@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from .tensors import nonfinite_buffers
 MODEL, OPTIMIZER = "model_state_dict", "optimizer_state_dict"
 _DDP, _COMPILED = "module.", "_orig_mod."
 """What DistributedDataParallel puts before every name, and torch.compile wherever a module was compiled."""
+_LEFT_SECONDS = 86400.0
+"""Age of a folder in which nobody writes any more."""
 _OTHER = (torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -29,8 +33,9 @@ def write(path: Path, state: Mapping[str, object]) -> None:
     """
     folder: str | None = None
     try:
+        _tidy(path)
         # A name of its own: two pods may have the same process id. A folder: a file of tempfile's is for its owner alone.
-        folder = tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)
+        folder = tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent)
         temporary = Path(folder) / path.name
         with open(temporary, "wb") as file:
             torch.save(dict(state), file)
@@ -45,6 +50,18 @@ def write(path: Path, state: Mapping[str, object]) -> None:
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name}.writing-"
+
+
+def _tidy(path: Path) -> None:
+    """Remove what a process that was killed while it wrote ``path`` left. Another one may be writing now."""
+    with contextlib.suppress(OSError):  # the directory is asked for again in a moment
+        for folder in path.parent.iterdir():
+            if folder.name.startswith(_prefix(path)) and time.time() - folder.stat().st_mtime > _LEFT_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def load(
