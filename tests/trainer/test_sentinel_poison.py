@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from precision_trainer.checkpoint.health import StepFacts
 from precision_trainer.errors import DivergedError
 from precision_trainer.job import loop
 from precision_trainer.sentinel.detectors import LossBaseline
+from precision_trainer.sentinel.machine import SETTLE_STEPS
 from precision_trainer.sentinel.measure import Measurements
 from precision_trainer.sentinel.shell import Sentinel
 from precision_trainer.store.saver import Saver
@@ -39,12 +41,14 @@ def _loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return out.float().square().mean()
 
 
-def _make(mode: PrecisionMode, *, mask: float = 0.0, lr: float = 1e-3) -> ExtendedFP16Trainer:
+def _make(
+    mode: PrecisionMode, *, mask: float = 0.0, lr: float = 1e-3, sentinel: SentinelConfig = QUICK
+) -> ExtendedFP16Trainer:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.BatchNorm1d(WIDTH), torch.nn.Linear(WIDTH, 2))
     model.register_buffer("mask", torch.full((2,), mask))
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
-    config = ExtendedFP16Config(precision_mode=mode, loss_scale=1024.0, sentinel=QUICK)
+    config = ExtendedFP16Config(precision_mode=mode, loss_scale=1024.0, sentinel=sentinel)
     return ExtendedFP16Trainer(model, optimizer, config, allow_cpu=True)
 
 
@@ -105,6 +109,18 @@ def test_a_second_bad_batch_soon_after_the_first_is_looked_at_once_it_may_be() -
     rewinds = _run(trainer, [1.0, 1.0, NAN] + [1.0] * 12)
     assert len(rewinds) == 1
     assert rewinds[0] <= 1 + QUICK.window_steps + 4
+
+
+def test_a_step_that_nobody_looked_at_is_looked_into_soon_after_a_change_of_level(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trainer = _make(FP16, sentinel=replace(QUICK, window_steps=24))
+    assert trainer.sentinel is not None
+    _run(trainer, [1.0, NAN, NAN, 1.0, 1.0])
+    assert len(_events(capsys, "sentinel_diagnosis")) == 1
+    trainer.sentinel._enter(Level.LOWER_SCALE, ())
+    _run(trainer, [1.0] * (SETTLE_STEPS + 3))
+    assert len(_events(capsys, "sentinel_diagnosis")) == 1
 
 
 @pytest.mark.parametrize("mask", [float("-inf"), torch.finfo(torch.float32).min])

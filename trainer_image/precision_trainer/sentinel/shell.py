@@ -317,6 +317,8 @@ class Sentinel:
             self._scaler.release()
         elif level is Level.LOWER_SCALE and not self._scaler.limited:
             self._scaler.lower(_LOWERED)
+        # Rank 0 looks at its probes in between: on all ranks a look falls due in the same step, or it is not heard.
+        self._watch.look_at = min(self._watch.look_at, self._next_diagnosis)
 
     def _tell(self, transition: Transition, step: int) -> None:
         layer = self.layers.name(transition.pin)
