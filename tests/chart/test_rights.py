@@ -104,7 +104,7 @@ ALWAYS_BOUND = {
 VERBS = {
     "get": "get",
     "_read": "get",
-    "list": "list",
+    **dict.fromkeys(("list", "list_metadata"), "list"),
     "create": "create",
     "replace": "update",
     "delete": "delete",
