@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from precision_operator.api import commands
+from precision_operator.cli.examine_operator import RIGHTS
 from precision_operator.inventory.caches import WATCHED
 from precision_operator.kube import port
 from precision_operator.workloads.kinds.table import KINDS
@@ -128,6 +129,10 @@ def called() -> set[tuple[str, str]]:
                     if isinstance(resource, port.Resource):
                         found.add((resource.plural, VERBS[method]))
     return found
+
+
+def test_doctor_asks_for_every_right_that_the_operator_needs_where_it_has_fleets() -> None:
+    assert table(*RIGHTS) == USED
 
 
 def test_every_right_is_used_by_a_call_and_every_call_has_its_right() -> None:

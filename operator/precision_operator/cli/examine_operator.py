@@ -17,8 +17,18 @@ from precision_operator.cli.session import Session, Target
 from precision_operator.contract import ECHO, ECHO_NONCE
 from precision_operator.errors import Forbidden, KubeError, NotFound
 from precision_operator.kube.endpoints import ready_servers
-from precision_operator.kube.port import ENDPOINT_SLICES, LEASES, POLICIES, SELF_SUBJECT_REVIEWS, JsonObject, Resource
+from precision_operator.kube.port import (
+    ENDPOINT_SLICES,
+    JOBS,
+    LEASES,
+    PODS,
+    POLICIES,
+    SELF_SUBJECT_REVIEWS,
+    JsonObject,
+    Resource,
+)
 from precision_operator.settings import LeaseSettings
+from precision_operator.workloads.kinds.table import KINDS
 
 SUBJECT_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews")
 SERVICES = Resource("", "v1", "services")
@@ -28,10 +38,8 @@ RIGHTS = (
     (_OURS, "precisionpolicies/status", "patch"),
     (_OURS, "precisionassignments", "get list watch create update delete"),
     (_OURS, "precisionincidents", "get list create update delete"),
-    ("apps", "deployments", "list watch"),
-    ("apps", "replicasets", "list watch"),
-    ("apps", "statefulsets", "list watch"),
-    ("batch", "jobs", "list watch patch"),
+    *((kind.resource.group, kind.resource.plural, "list watch") for kind in KINDS if kind.resource != PODS),
+    (JOBS.group, JOBS.plural, "patch"),
     ("", "pods", "get list watch patch delete"),
     ("", "pods/eviction", "create"),
     ("policy", "poddisruptionbudgets", "list"),

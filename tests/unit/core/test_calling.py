@@ -163,7 +163,8 @@ def kinds_of(state: State, reason: Reason, now: float) -> set[MessageKind]:
 def test_each_reason_that_asks_something_of_a_person_is_told_of_or_it_is_written_why_not() -> None:
     known = [*told(IN_AN_INCIDENT.items()), *told(IN_A_CONDITION.values()), *HOLDS_A_ROLLOUT, *IN_A_STATE]
     assert frozenset(known).isdisjoint(UNTOLD)
-    assert {reason for reason in Reason if reason.severity in OF_A_PERSON} == {*known, *UNTOLD}
+    asked = {reason for reason in Reason if reason.severity in OF_A_PERSON}
+    assert asked == {*known, *UNTOLD}, "name the message that tells of it above, or in UNTOLD why none does"
 
 
 @pytest.mark.parametrize(
