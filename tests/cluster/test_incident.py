@@ -137,7 +137,7 @@ def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
     version = closed["metadata"]["resourceVersion"]
     begun = time.monotonic()
     wait_for(lambda: time.monotonic() - begun > 4, what="eight evaluations", seconds=20)
-    assert incidents(scene)[0]["metadata"]["resourceVersion"] == version
+    assert of_the_fleet(scene)[0]["metadata"]["resourceVersion"] == version
 
 
 def test_an_incident_outlives_its_policy_and_its_operator(scene: Scene) -> None:
