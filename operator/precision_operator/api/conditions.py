@@ -39,6 +39,11 @@ class Condition:
     last_transition_time: Annotated[float, Time("When status last changed.", required=True)] = 0.0
 
 
+def condition_of(conditions: Iterable[Condition], kind: str) -> Condition | None:
+    """The one of this type; None: it is not observed."""
+    return next((condition for condition in conditions if condition.type == kind), None)
+
+
 def merge_conditions(
     old: Iterable[Condition], new: Iterable[Condition], *, observed_generation: int, now: float
 ) -> tuple[Condition, ...]:

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from precision_operator.api.conditions import condition_of
 from precision_operator.api.incident import predicted_late_seconds
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import names
@@ -112,11 +113,12 @@ def _left_to_people(target: "Target") -> bool:
     """Only a person goes on with it. A step or a rollback past its deadline is Stalled too, and goes on by itself."""
     from precision_operator.cli.wait import blocked
 
-    stalled = {c.reason for c in target.status.conditions if c.type == "Stalled" and c.status == "True"}
-    back = target.status.phase is Phase.ROLLING_BACK and stalled.isdisjoint(VERDICTS)
+    found = condition_of(target.status.conditions, "Stalled")
+    stalled = found.reason if found is not None and found.status == "True" else ""
+    back = target.status.phase is Phase.ROLLING_BACK and stalled not in VERDICTS
     if target.policy.deleted or back:
         return bool(blocked(target, Phase.HELD))
-    return Reason.PROGRESS_DEADLINE_EXCEEDED not in stalled and bool(blocked(target, Phase.HEALTHY))
+    return stalled != Reason.PROGRESS_DEADLINE_EXCEEDED and bool(blocked(target, Phase.HEALTHY))
 
 
 def _line(target: "Target") -> Text:

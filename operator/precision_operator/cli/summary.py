@@ -4,6 +4,7 @@ import time
 
 from precision_operator.api.codec import encode
 from precision_operator.api.commands import answers
+from precision_operator.api.conditions import condition_of
 from precision_operator.api.incident import Incident
 from precision_operator.api.state import Phase, State
 from precision_operator.api.wire import format_time
@@ -82,10 +83,8 @@ def summary(target: Target) -> dict[str, object]:
 
 def waiting(target: Target) -> dict[str, object] | None:
     """The promotion check that waits, as the Progressing condition has it."""
-    for condition in target.status.conditions:
-        if condition.type == "Progressing":
-            return {"reason": condition.reason, "message": condition.message}
-    return None
+    found = condition_of(target.status.conditions, "Progressing")
+    return {"reason": found.reason, "message": found.message} if found is not None else None
 
 
 def concerned(state: State) -> tuple[str, ...]:

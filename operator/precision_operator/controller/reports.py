@@ -2,6 +2,7 @@
 
 import logging
 
+from precision_operator.api.conditions import condition_of
 from precision_operator.api.gain import NOT_MEASURED
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import news
@@ -104,7 +105,8 @@ class Reports:
 
 def _late(state: State) -> bool:
     """Something is still waited for past the rollback's deadline."""
-    return any(c.type == "Progressing" and c.reason == _LATE for c in state.conditions)
+    found = condition_of(state.conditions, "Progressing")
+    return found is not None and found.reason == _LATE
 
 
 def policy_times(state: State, evaluation: Evaluation | None) -> dict[PolicyTime, float | None]:

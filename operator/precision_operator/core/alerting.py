@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from precision_operator.api.conditions import Condition
+from precision_operator.api.conditions import Condition, condition_of
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity
@@ -52,7 +52,7 @@ def alerting(facts: Facts) -> Condition:
 
 def expected_speed(spec: PolicySpec, state: State) -> float:
     """Below what a gain on CUDA is told of, after what was told before."""
-    was = _found(state, SPEEDUP_LOW)
+    was = condition_of(state.conditions, SPEEDUP_LOW)
     stands = was is not None and was.status == "True"
     return spec.criterion(Signal.SPEED).expected * (_LEAVE_SHARE if stands else 1.0)
 
@@ -79,22 +79,17 @@ def _gains_little(facts: Facts, verdict: Assessment, least: float) -> bool:
     return any(s is not None and s.runs_on is not None and s.runs_on.device == "cuda" for s in seen)
 
 
-def _found(state: State, kind: str) -> Condition | None:
-    return next((c for c in state.conditions if c.type == kind), None)
-
-
 def told(before: State, found: Iterable[Condition]) -> tuple[Notify, ...]:
     """The Event of a small gain, once, when it is first seen."""
-    now = next((c for c in found if c.type == SPEEDUP_LOW and c.status == "True"), None)
-    was = _found(before, SPEEDUP_LOW)
-    if now is None or (was is not None and was.status == "True"):
+    now, was = condition_of(found, SPEEDUP_LOW), condition_of(before.conditions, SPEEDUP_LOW)
+    if now is None or now.status != "True" or (was is not None and was.status == "True"):
         return ()
     return (Notify(Reason.SPEEDUP_LOW, now.message),)
 
 
 def alert_events(before: State, after: State) -> tuple[Notify, ...]:
     """The Event of an alert that is new, or that speaks of others than before."""
-    was, now = (_found(state, ALERTING) for state in (before, after))
+    was, now = (condition_of(state.conditions, ALERTING) for state in (before, after))
     if now is None or now.status != "True":
         return ()
     known = was is not None and (was.status, was.reason, was.message) == (now.status, now.reason, now.message)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from precision_operator.api.canary import CanaryVerdict
-from precision_operator.api.conditions import Condition
+from precision_operator.api.conditions import Condition, condition_of
 from precision_operator.api.drill import DrillResult
 from precision_operator.api.incident import predicted_late_seconds
 from precision_operator.api.messages import MessageKind
@@ -82,17 +82,13 @@ def transition(state: State) -> str:
     return f"transition-{state.transition_id}"
 
 
-def _conditions(state: State) -> dict[str, Condition]:
-    return {condition.type: condition for condition in state.conditions}
-
-
 def _waits_for(state: State) -> Reason | None:
-    found = _conditions(state).get("Progressing")
+    found = condition_of(state.conditions, "Progressing")
     return Reason.known(found.reason) if found is not None else None
 
 
 def _standing(state: State, kind: str, status: str) -> Condition | None:
-    found = _conditions(state).get(kind)
+    found = condition_of(state.conditions, kind)
     return found if found is not None and found.status == status else None
 
 
@@ -169,7 +165,7 @@ _TOLD_ANYWAY = (Reason.MITIGATING, Reason.INVESTIGATING, Reason.MITIGATION_EXHAU
 
 def _rollout_held(state: State, now: float) -> Iterable[Call]:
     """What does not come by itself, at once; what may come, once it was waited for long, if nothing else tells of it."""
-    found, reason = _conditions(state).get("Progressing"), _waits_for(state)
+    found, reason = condition_of(state.conditions, "Progressing"), _waits_for(state)
     begun = {Phase.PENDING: state.phase_since, Phase.PROGRESSING: state.step_since}
     if found is None or reason is None or state.phase not in begun:
         return

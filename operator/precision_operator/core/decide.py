@@ -7,7 +7,7 @@ checker and in a replay.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from precision_operator.api.conditions import Condition
+from precision_operator.api.conditions import Condition, condition_of
 from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Delivery, OnPendingRevision, Strategy
@@ -313,8 +313,9 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
 
 def _waits_since(before: State, found: tuple[Condition, ...], now: float) -> float:
     """Since when Progressing has its reason. The condition's own time is of its status, which may stay the same."""
-    was, now_is = (next((c.reason for c in of if c.type == "Progressing"), "") for of in (before.conditions, found))
-    return before.waits_since if was == now_is and before.waits_since is not None else now
+    was, waits = (condition_of(conditions, "Progressing") for conditions in (before.conditions, found))
+    same = (was.reason if was is not None else "") == (waits.reason if waits is not None else "")
+    return before.waits_since if same and before.waits_since is not None else now
 
 
 def _still_poisoned(facts: Facts, state: State) -> tuple[str, ...]:

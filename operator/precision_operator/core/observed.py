@@ -1,6 +1,6 @@
 """``spec.enforcement: Observe``: what a phase decides is reported, and not done."""
 
-from precision_operator.api.conditions import Condition
+from precision_operator.api.conditions import Condition, condition_of
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import names
 from precision_operator.core.actions import Notify
@@ -57,7 +57,7 @@ def would_act(outcome: Outcome) -> Condition:
 
 def would_events(before: State, after: State, outcome: Outcome) -> tuple[Notify, ...]:
     """The Event of something that would be done, once for each reason."""
-    was, now = (next((c for c in s.conditions if c.type == WOULD_ACT), None) for s in (before, after))
+    was, now = (condition_of(state.conditions, WOULD_ACT) for state in (before, after))
     if (
         outcome.would is None
         or now is None

@@ -136,7 +136,7 @@ class KubeClient:
         """See the port; the API server selects them, so that a namespace's other Events are not sent."""
         query = urlencode({"fieldSelector": f"involvedObject.uid={uid}", "limit": EVENTS_LIMIT})
         answer = await self._call("list", "GET", EVENTS, f"{_path(EVENTS, namespace)}?{query}")
-        return [cast(JsonObject, item) for item in sequence(answer.get("items"))]
+        return _items(answer)
 
     async def serves(self, resource: Resource) -> bool:
         """Whether the API server has this kind in this version, by its discovery."""

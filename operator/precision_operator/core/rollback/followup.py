@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
+from precision_operator.api.conditions import condition_of
 from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Delivery, Strategy
 from precision_operator.api.text import names
@@ -79,7 +80,8 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     owners = names([w.name for w, _ in waiting if w.key in untouched])
     if owners:
         message += f"; nothing here restarts {owners}: end their pods by hand"
-    if exceeded and not any(c.reason == reason for c in facts.state.conditions if c.type == "Progressing"):
+    known = condition_of(facts.state.conditions, "Progressing")
+    if exceeded and (known is None or known.reason != reason):
         notices += (Notify(reason, message),)
     return Followed(incident, late, exceeded, Cause(reason, message), notices)
 
