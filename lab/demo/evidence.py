@@ -45,15 +45,16 @@ def _committed(writes: Iterable[Write], since: float) -> Iterator[tuple[float, d
 
 
 def fenced_at(logs: Path) -> dict[str, float]:
-    """Kind of write → when the replica that leads first found that forbidden ones are denied, by its log."""
+    """Kind of write → when the first replica that led found that forbidden ones are denied, by its log."""
     found: dict[str, float] = {}
-    for path in sorted(logs.glob("*.log")):
+    for path in logs.glob("*.log"):
         lines = list(_lines(path))
         if any(line.get("message") == "leading" for line in lines):
             for line in lines:
                 said = re.fullmatch("fenced: forbidden (.+) are denied", str(line.get("message")))
                 if said is not None:
-                    found.setdefault(said[1], datetime.fromisoformat(line["time"]).timestamp())
+                    at = datetime.fromisoformat(line["time"]).timestamp()
+                    found[said[1]] = min(at, found.get(said[1], at))
     return found
 
 

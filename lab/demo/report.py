@@ -163,7 +163,7 @@ def _last_patch(writes: list[Write] | None, decided: float | None, until: float)
 
 
 def _first_at(writes: list[Write] | None, resources: set[str], *, since: float) -> float | None:
-    times = (write.at for write in writes or () if write.at >= since and write.resource in resources)
+    times = (w.at for w in writes or () if w.succeeded and w.at >= since and w.resource in resources)
     return min(times, default=None)
 
 

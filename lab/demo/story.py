@@ -164,7 +164,10 @@ class Story:
         folder = self._stage.evidence / "operator"
         folder.mkdir(exist_ok=True)
         for name in (pod["metadata"]["name"] for pod in self._stage.pods(SYSTEM)):
-            (folder / f"{name}.log").write_text(self._stage.kubectl("logs", name, "-n", SYSTEM).stdout)
+            # A replica that loses its Lease, as on a busy machine, begins anew: what it did before is in the log before.
+            before = self._stage.kubectl("logs", name, "-n", SYSTEM, "--previous", check=False)
+            log = self._stage.kubectl("logs", name, "-n", SYSTEM).stdout
+            (folder / f"{name}.log").write_text((before.stdout if before.returncode == 0 else "") + log)
         self.facts.fenced_at = fenced_at(folder)
         self.facts.rollout_after = rollout_state(self._stage)
         self.facts.modes_after = {pod: mode for pod, (mode, _) in self._metrics.modes(NAMESPACE).items()}

@@ -44,13 +44,14 @@ def test_decision_is_the_first_committed_assignment_that_says_rolling_back(tmp_p
     assert decided_at(writes, since=at + 1) is None
 
 
-def test_when_the_fence_was_found_to_hold_is_read_from_the_log_of_the_replica_that_leads(tmp_path: Path) -> None:
+def test_when_the_fence_was_found_to_hold_is_read_from_the_log_of_the_first_replica_that_led(tmp_path: Path) -> None:
     def said(second: int, message: str) -> str:
         return json.dumps({"time": f"2026-11-21T11:00:{second:02d}.250Z", "message": message}) + "\n"
 
     pods, evictions = "fenced: forbidden writes to pods are denied", "fenced: forbidden evictions are denied"
     (tmp_path / "waits.log").write_text(said(1, pods) + said(1, evictions))
-    (tmp_path / "leads.log").write_text(said(2, pods) + "a warning\n" + said(3, "leading") + said(9, pods))
+    (tmp_path / "later.log").write_text(said(7, "leading") + said(8, pods))
+    (tmp_path / "led.log").write_text(said(2, pods) + "a warning\n" + said(3, "leading") + said(9, pods))
     assert {what: at % 60 for what, at in fenced_at(tmp_path).items()} == {"writes to pods": 2.25}
 
 
