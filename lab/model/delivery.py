@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lab.model.fleet import Fleet
@@ -11,7 +12,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
 from precision_operator.core.decide import Decision
 from precision_operator.core.leaving import begun
-from precision_operator.core.model import Observation, WorkloadView
+from precision_operator.core.model import Observation, PodSignals, WorkloadView
 from precision_operator.core.progress import live_pods
 from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS, ROUNDS
 
@@ -129,8 +130,11 @@ class Writes:
             if isinstance(action, SuspendJob) and not _has_its_turn(fleet, after, action.workload):
                 self.report("I5", "a Job is suspended that has no turn", before)
 
-    def write(self, fleet: Fleet, action: Action) -> None:
-        """Check a write before it is carried out: a restart is the last resort, and has an end."""
+    def write(self, fleet: Fleet, action: Action, seen: Mapping[str, PodSignals]) -> None:
+        """Check a write before it is carried out: a restart is the last resort, and has an end.
+
+        ``seen``: what the metrics said of each pod when it was decided.
+        """
         if isinstance(action, ResumeJob):
             self._resumed(fleet, action)
         if not isinstance(action, DeletePod | EvictPod) or _hastens(action):
@@ -143,7 +147,7 @@ class Writes:
             self.report("I9", "what comes back in the wrong mode is taken away without end", fleet.state)
         if workload.key in fleet.state.indexes and fleet.world_sizes.get(workload.name) != 1:
             self.report("I5", "a process group is divided by the index of its pods", fleet.state)
-        if _needless(fleet, action):
+        if _needless(fleet, action, seen):
             self.report("I5", "a pod is taken away that trains as it is assigned", fleet.state)
         if _unsaved(fleet, action):
             self.report("I5", "a pod is taken away before it has saved the checkpoint that it could save", fleet.state)
@@ -246,8 +250,8 @@ def _unsaved(fleet: Fleet, action: DeletePod | EvictPod) -> bool:
     return not accepted and not waited and generation < state.changed.get(workload.key, 0)
 
 
-def _needless(fleet: Fleet, action: DeletePod | EvictPod) -> bool:
-    """Whether the pod's process does already what its restart is for."""
+def _needless(fleet: Fleet, action: DeletePod | EvictPod, seen: Mapping[str, PodSignals]) -> bool:
+    """Whether the pod's process does already what its restart is for, and that could be known."""
     workload, pod, state = action.workload, action.pod, fleet.state
     if pod.name not in fleet.modes:
         return False
@@ -258,6 +262,9 @@ def _needless(fleet: Fleet, action: DeletePod | EvictPod) -> bool:
     if unseen and incident is not None and fleet.now > incident.deadline_at:
         return False  # past the deadline, who cannot be seen to have taken it is restarted
     mode, generation = fleet.modes[pod.name]
+    signals = seen.get(pod.name)
+    if signals is not None and (signals.mode, signals.generation) != (mode, generation):
+        return False  # it has obeyed since the metrics were read
     assigned = fleet.assigned_to(workload, pod)
     if assigned is None:
         return True

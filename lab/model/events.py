@@ -233,9 +233,10 @@ def _one(
     if fleet.assignment is not None or not fleet.policy.deleted:
         fleet.commit(decision)
     _remember(fleet, before)
+    seen = observation.evaluation.pods if observation.evaluation is not None else {}
     done = [] if lost is None else [a for number, a in enumerate(writes(decision)) if number not in lost]
     for action in done:
-        checker.write(fleet, action)
+        checker.write(fleet, action, seen)
         fleet.act(action)
     if not crashes:
         fleet.report(decision)

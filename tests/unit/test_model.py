@@ -300,6 +300,18 @@ CAME_BACK: dict[str, tuple[str, tuple[Event, ...]]] = {
         "restarts",
         (Event("crash", choice="0"), Event("abort")),
     ),
+    "a process obeys between two passes that read the same metrics, and its deadline is past": (
+        "crashes",
+        (
+            Event("edit", choice="one by one"),
+            *[Event("pass")] * 16,
+            Event("unresponsive", "a"),
+            Event("breach", "a", choice="nonFinite"),
+            *[Event("pass")] * 3,
+            Event("breach", "b", choice="nonFinite"),
+            Event("pass"),
+        ),
+    ),
 }
 """What the explorer once found, with the scenario."""
 
