@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from precision_trainer.sentinel.diagnose import diagnose
 from precision_trainer.sentinel.guard import Guard
 from precision_trainer.sentinel.layers import Layers
 from precision_trainer.sentinel.probe import ActivationProbe
-from precision_trainer.step.replay import Replay
+from precision_trainer.step.replay import Replay, ReplayError
 from precision_trainer.values.levels import Finding, Level
 from precision_trainer.values.logs import JsonLog
 from precision_trainer.values.request import PrecisionRequest
@@ -245,6 +246,11 @@ def test_norms_that_are_all_bad_or_incomplete_name_no_layer() -> None:
     assert layers.origin([float("inf"), 1.0]) is None
 
 
+class _Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
 class _Noisy(torch.nn.Module):
     """Dropout and running statistics: what a second look must not disturb."""
 
@@ -277,6 +283,29 @@ def test_a_second_look_tells_precision_from_data_and_disturbs_nothing(
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda tensor: tensor,
+        lambda tensor: (torch.zeros(2), tensor),
+        lambda tensor: ["an id", 3, None, tensor],
+        lambda tensor: {"id": "a", "ids": tensor},
+        lambda tensor: ({"ids": [torch.zeros(2), tensor]}, 7),
+        lambda tensor: _Pair(torch.zeros(2), tensor),
+    ],
+    ids=["tensor", "tuple", "list with plain values", "dict", "nested", "named tuple"],
+)
+def test_a_batch_of_any_shape_that_was_written_to_is_not_computed_again(
+    shape: Callable[[torch.Tensor], object],
+) -> None:
+    tensor = torch.ones(4)
+    replay = Replay(lambda _net, _batch: tensor.sum(), shape(tensor), whole_step=True)
+    assert float(replay(torch.nn.Identity())) == 4.0
+    tensor.add_(1.0)
+    with pytest.raises(ReplayError, match="written to"):
+        replay(torch.nn.Identity())
 
 
 def test_weights_that_cannot_be_looked_at_are_unknown_to_all_ranks_and_blame_neither_weights_nor_data(

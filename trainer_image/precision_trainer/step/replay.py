@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
@@ -25,6 +25,7 @@ AUTOCAST = {PrecisionMode.MIXED_FP16: torch.float16, PrecisionMode.MIXED_BF16: t
 """What forward and backward are cast to; a mode that is not here is computed as it is."""
 Compute = Callable[[torch.nn.Module], torch.Tensor]
 """Computes the loss of one micro-batch with the model it is given."""
+_PLAIN = (int, float, bool, str, type(None))
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "c10d_functional", "_dtensor"})
 
 
@@ -41,7 +42,7 @@ class Replay:
         """Keep ``batch`` as it is now; ``whole_step``: the step has no other micro-batch."""
         self.whole_step = whole_step
         self._compute: Compute = lambda model: replay_fn(model, batch)
-        self._tensors = [leaf for leaf in _pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        self._tensors = _tensors(batch)
         self._versions = self._now()
 
     def __call__(self, model: torch.nn.Module) -> torch.Tensor:
@@ -149,7 +150,19 @@ class _Pure(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
-    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    """All that a value holds. Usual batches are not given to pytree: that takes as long as a kernel, in every step."""
+    parts: Iterable[object] = (value,)
+    if type(value) is dict:
+        parts = value.values()
+    elif isinstance(value, tuple | list) and type(value) in (tuple, list):
+        parts = value
+    found: list[torch.Tensor] = []
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            found.append(part)
+        elif type(part) not in _PLAIN:
+            return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return found
 
 
 def _storage(tensor: torch.Tensor) -> int:
