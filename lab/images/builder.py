@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab import paths
 from lab.digest import digest
-from lab.images.catalogue import ALL, SUITE, Base, Image
+from lab.images.catalogue import ALL, PAUSE, SUITE, Base, Image
 from lab.images.layout import Layout
 from lab.images.packages import Package, packages_of, read_packages, write_packages
 from lab.locking import machine_lock
@@ -58,7 +58,8 @@ class Builder:
 
     def build(self, image: Image) -> Built:
         """Build an image, unless it is there."""
-        kube_binaries()  # the pause image copies a program from there
+        if image is PAUSE:
+            kube_binaries()  # it copies a program from there
         built = Built(image, image_key(image))
         if self.layout.manifest_digest(built.layout_reference) is None:
             arguments = ["--build-arg", f"BASE={self._base(image.base)}"] if image.base else []
