@@ -22,8 +22,8 @@ from lab.process import run
 from lab.progress import say, step
 from lab.release import plugin
 from lab.release.note import README, readme, torch_note
-from lab.release.provenance import PREDICATE_TYPE, Source, Subject, statement
-from lab.release.sbom import locked, require_named
+from lab.release.provenance import PREDICATE_TYPE, Json, Source, Subject, statement
+from lab.release.sbom import bill, carried, component, locked, require_named
 from lab.release.tools import Tools, registry, tools
 
 IMAGES = (OPERATOR, TRAINER)
@@ -42,6 +42,7 @@ OFFLINE_SIGN = (
 )
 """By a key alone: no transparency log, no certificate authority and no time stamp is asked for."""
 BOM_TYPE = "https://cyclonedx.org/bom"
+CHART_BILL = f"{CHART.name}-chart-{{version}}.cdx.json"
 
 PLAIN_HTTP = "--allow-http-registry"
 
@@ -172,7 +173,7 @@ def _release_image(workshop: Workshop, image: Image) -> Packages:
         require_named(image.name, described, packages=packages, requirements=requirements)
         sign(workshop, reference)
         attest(workshop, reference, kind=BOM_TYPE, predicate=described)
-        workshop.name(f"{image.name}-{{version}}.intoto.json").write_text(json.dumps(origin, indent=1) + "\n")
+        _write(workshop.name(f"{image.name}-{{version}}.intoto.json"), origin)
         attest(workshop, reference, kind=PREDICATE_TYPE, predicate=origin["predicate"])
     pack(workshop, tag, workshop.name(f"{image.name}-{{version}}.oci.tar"))
     return packages
@@ -238,10 +239,25 @@ def _release_chart(workshop: Workshop) -> None:
         workshop.tools("helm", "package", CHART, "--destination", folder)
         (archive,) = Path(folder).iterdir()
         workshop.tools("helm", "push", archive, f"oci://{workshop.registry}/charts", "--plain-http")
-        tag = f"{workshop.registry}/charts/{CHART.name}:{workshop.source.version}"
-        digest = workshop.tools("oras", "resolve", "--plain-http", tag).strip()
-        sign(workshop, f"{workshop.registry}/charts/{CHART.name}@{digest}")
+        version = workshop.source.version
+        tag = f"{workshop.registry}/charts/{CHART.name}:{version}"
+        digest, named = (_digest(workshop, name) for name in (tag, f"{workshop.registry}/{OPERATOR.name}:{version}"))
+        # The one image that its values name by default.
+        images = [component("container", OPERATOR.name, version, named)]
+        described = bill(component("application", CHART.name, version, digest), images)
+        _write(workshop.name(CHART_BILL), described)
+        reference = f"{workshop.registry}/charts/{CHART.name}@{digest}"
+        sign(workshop, reference)
+        attest(workshop, reference, kind=BOM_TYPE, predicate=described)
     pack(workshop, tag, workshop.name(f"{CHART.name}-chart-{{version}}.oci.tar"))
+
+
+def _digest(workshop: Workshop, tag: str) -> str:
+    return workshop.tools("oras", "resolve", "--plain-http", tag).strip()
+
+
+def _write(file: Path, document: Json) -> None:
+    file.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def _release_plugin(workshop: Workshop, platform: plugin.Platform) -> None:
@@ -250,6 +266,11 @@ def _release_plugin(workshop: Workshop, platform: plugin.Platform) -> None:
         first, second = (plugin.build(platform, version, where) for where in (workshop.target, Path(folder)))
         if sha256(first) != sha256(second):
             raise LabError(f"two builds of {first.name} to be equal", "they differ", "compare two by `tar --list -v`")
+    subject: Json = {"type": "application", "name": plugin.PROGRAM, "version": version}
+    subject["hashes"] = [{"alg": "SHA-256", "content": sha256(first)}]
+    described = bill(subject, carried(first))
+    require_named(first.name, described, packages={}, requirements=locked(plugin.LOCK))
+    _write(workshop.target / platform.bill(version), described)
     say(f"{first.name}: built twice, equal")
 
 

@@ -38,7 +38,14 @@ class Platform:
 
     def archive(self, version: str) -> str:
         """The name of its archive."""
-        return f"{PROGRAM}-{version}-{self.os}-{self.arch}.tar.gz"
+        return f"{self._name(version)}.tar.gz"
+
+    def bill(self, version: str) -> str:
+        """The name of its archive's SBOM."""
+        return f"{self._name(version)}.cdx.json"
+
+    def _name(self, version: str) -> str:
+        return f"{PROGRAM}-{version}-{self.os}-{self.arch}"
 
 
 PLATFORMS = (

@@ -12,9 +12,11 @@ from typing import Any
 from lab.errors import CommandFailed, LabError
 from lab.images import TRAINER
 from lab.progress import say, step
+from lab.release import plugin
 from lab.release.make import (
     BOM_TYPE,
     CHART,
+    CHART_BILL,
     IMAGES,
     PLAIN_HTTP,
     PUBLIC_KEY,
@@ -49,6 +51,7 @@ def verify(folder: Path, *, key: Path | None) -> None:
     programs = tools(making=False)
     public = require_signed(programs, folder, key=key)
     version = folder.name
+    require_bills(folder)
     RELEASES.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="verify-", dir=RELEASES) as served,
@@ -64,13 +67,14 @@ def verify(folder: Path, *, key: Path | None) -> None:
                 (PREDICATE_TYPE, origin["predicate"]),
                 (BOM_TYPE, read_json(folder / f"{image.name}-{version}.cdx.json")),
             ):
-                if _attested(programs, folder, public, reference, kind) != expected:
-                    raise LabError(f"the {kind} of {image.name} as it lies here", "another was attested", _DISTRUST)
+                _require_attested(programs, folder, public, reference, kind, expected)
             say(f"{reference.partition('/')[2]}: signed; provenance and SBOM attested, as they lie here")
         archive = folder / f"{CHART.name}-chart-{version}.oci.tar"
         reference = _restored(programs, archive, f"{address}/charts/{CHART.name}", version)
         _cosign(programs, folder, "verify", "--key", public, PLAIN_HTTP, reference)
-        say(f"{reference.partition('/')[2]}: signed")
+        bill = read_json(folder / CHART_BILL.format(version=version))
+        _require_attested(programs, folder, public, reference, BOM_TYPE, bill)
+        say(f"{reference.partition('/')[2]}: signed; SBOM attested, as it lies here")
 
 
 def require_signed(programs: Tools, folder: Path, *, key: Path | None) -> Path:
@@ -132,6 +136,20 @@ def require_version(folder: Path) -> None:
         )
 
 
+def require_bills(folder: Path) -> None:
+    """Refuse a release that lacks the SBOM of an image, of the chart or of an archive of the plugin.
+
+    Raises:
+        LabError: it names the file that is missing.
+    """
+    version = folder.name
+    names = [f"{image.name}-{version}.cdx.json" for image in IMAGES]
+    names += [CHART_BILL.format(version=version), *(platform.bill(version) for platform in plugin.PLATFORMS)]
+    for name in names:
+        if not (folder / name).is_file():
+            raise LabError(f"{name} in the release", "no such file", "make it anew: make release")
+
+
 def _restored(programs: Tools, archive: Path, repository: str, version: str) -> str:
     """Bring an archive into the registry; return its name there, by digest."""
     with step(f"unpack {archive.name}"):
@@ -140,8 +158,14 @@ def _restored(programs: Tools, archive: Path, repository: str, version: str) -> 
     return f"{repository}@{digest}"
 
 
+def _require_attested(programs: Tools, folder: Path, public: Path, reference: str, kind: str, expected: object) -> None:
+    if _attested(programs, folder, public, reference, kind) != expected:
+        name = reference.partition("/")[2].partition("@")[0]
+        raise LabError(f"the {kind} of {name} as it lies here", "another was attested", _DISTRUST)
+
+
 def _attested(programs: Tools, folder: Path, public: Path, reference: str, kind: str) -> object:
-    """What a statement of that kind, whose signature is good, says about an image."""
+    """What a statement of that kind, whose signature is good, says about an image or the chart."""
     arguments = ("--key", public, PLAIN_HTTP, "--type", kind, reference)
     envelope = json.loads(_cosign(programs, folder, "verify-attestation", *arguments))
     return json.loads(base64.b64decode(envelope["payload"]))["predicate"]

@@ -14,6 +14,7 @@ from lab.errors import LabError
 from lab.release.make import (
     BOM_TYPE,
     CHART,
+    CHART_BILL,
     IMAGES,
     SUMS,
     Workshop,
@@ -24,12 +25,14 @@ from lab.release.make import (
     sign,
     sign_sums,
 )
+from lab.release.plugin import PLATFORMS
 from lab.release.provenance import PREDICATE_TYPE, Source
 from lab.release.tools import Tools, registry, tools
 from lab.release.verify import read_json, verify
 
 VERSION = "9.9.9"
 IMAGE = IMAGES[0].name
+BILL = {"bomFormat": "CycloneDX", "specVersion": "1.6", "components": []}
 
 
 def key_pair(programs: Tools, folder: Path) -> Path:
@@ -80,7 +83,7 @@ def describe(workshop: Workshop, name: str, reference: str) -> None:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    """A release whose images and chart are small; all else is as `make release` does it."""
+    """A release whose images, chart and archives are small; all else is as `make release` does it."""
     root, programs = tmp_path_factory.mktemp("release"), tools(making=False)
     target = root / VERSION
     target.mkdir()
@@ -95,7 +98,12 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
             pack(workshop, tag, workshop.name(f"{image.name}-{{version}}.oci.tar"))
         tag, reference = artifact(workshop, f"charts/{CHART.name}", root)
         sign(workshop, reference)
+        workshop.name(CHART_BILL).write_text(json.dumps(BILL))
+        attest(workshop, reference, kind=BOM_TYPE, predicate=BILL)
         pack(workshop, tag, workshop.name(f"{CHART.name}-chart-{{version}}.oci.tar"))
+        for platform in PLATFORMS:
+            (target / platform.archive(VERSION)).write_text(platform.os)
+            (target / platform.bill(VERSION)).write_text(json.dumps(BILL))
         sign_sums(workshop)
         yield Made(workshop)
 
@@ -147,6 +155,21 @@ def described_otherwise(made: Made) -> None:
     sign_sums(made.workshop)
 
 
+def chart_described_otherwise(made: Made) -> None:
+    made.file(CHART_BILL).write_text(json.dumps({**BILL, "version": 2}))
+    sign_sums(made.workshop)
+
+
+def without_the_bill_of_the_chart(made: Made) -> None:
+    made.file(CHART_BILL).unlink()
+    sign_sums(made.workshop)
+
+
+def without_the_bill_of_an_archive(made: Made) -> None:
+    made.file(PLATFORMS[-1].bill(VERSION)).unlink()
+    sign_sums(made.workshop)
+
+
 def of_another_image(made: Made) -> None:
     other = made.file(f"{IMAGES[1].name}-{{version}}.oci.tar")  # signed and attested, but not this image
     shutil.copy(other, made.file(f"{IMAGE}-{{version}}.oci.tar"))
@@ -167,6 +190,9 @@ def unsigned(made: Made) -> None:
         (flipped, rf"{IMAGE}-{VERSION}\.oci\.tar as {SUMS} lists it"),
         (edited_with_new_sums, rf"{SUMS} to be signed by"),
         (described_otherwise, rf"the {BOM_TYPE} of {IMAGE} as it lies here"),
+        (chart_described_otherwise, rf"the {BOM_TYPE} of charts/{CHART.name} as it lies here"),
+        (without_the_bill_of_the_chart, rf"{CHART.name}-chart-{VERSION}\.cdx\.json in the release"),
+        (without_the_bill_of_an_archive, rf"{PLATFORMS[-1].bill(VERSION)} in the release"),
         (of_another_image, rf"provenance of \S+/{IMAGE}@"),
         (unsigned, rf"/{IMAGE}@\S+ to be signed by"),
     ],

@@ -16,6 +16,7 @@ from lab.images import TRAINER
 from lab.release import plugin, publish
 from lab.release.make import SUMS as SUMS_FILE
 from lab.release.make import sha256
+from lab.release.sbom import bill, carried, locked, require_named
 
 PYTHON = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 URI = "https://example.invalid/{version}/{file}"
@@ -74,6 +75,13 @@ def test_the_archive_imports_every_module_that_a_cluster_verb_needs(installed: P
         " clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: a, user: {}}]}"
     )
     assert "cannot be reached" in run(installed, "get", "--kubeconfig", kubeconfig).stderr
+
+
+@pytest.mark.slow
+def test_the_bill_of_an_archive_names_all_that_is_locked_each_once(installed: Path) -> None:
+    packages = carried(installed.with_name("archive.tar.gz"))
+    require_named("archive", bill({}, packages), packages={}, requirements=locked(plugin.LOCK))
+    assert len(packages) == len(locked(plugin.LOCK)) == len(plugin.locked())
 
 
 def test_another_python_is_told_which_ones_the_archive_has_packages_for(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import io
 import shlex
 import tarfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,11 +20,12 @@ from lab.images.packages import Package, packages_of, pin, pinned, require_pinne
 from lab.release import __main__ as command
 from lab.release import publish
 from lab.release import tools as programs
-from lab.release.make import IMAGES, SUMS, require_equal, sha256
+from lab.release.make import CHART_BILL, IMAGES, SUMS, require_equal, sha256
+from lab.release.plugin import PLATFORMS, write_archive
 from lab.release.provenance import Source, Subject, statement
 from lab.release.publish import install_commands, push_release, require_registry
-from lab.release.sbom import locked, require_named
-from lab.release.verify import require_subject, require_sums
+from lab.release.sbom import carried, locked, require_named
+from lab.release.verify import require_bills, require_subject, require_sums
 
 DPKG_STATUS = """\
 Package: libc6
@@ -155,6 +157,30 @@ def test_a_bill_that_lacks_what_is_in_its_image_is_refused(bom: dict[str, object
         require_named("operator", bom, packages=FOUND, requirements={"pyyaml": "6.0.3"})
 
 
+@pytest.mark.parametrize(
+    ("lines", "licences"),
+    [
+        ("License-Expression: MIT AND Apache-2.0\nLicense: old", [{"expression": "MIT AND Apache-2.0"}]),
+        ("License: BSD", [{"license": {"name": "BSD"}}]),
+        (
+            "License: The whole\n        text\nClassifier: License :: OSI Approved :: MIT License\nClassifier: Topic :: A",
+            [{"license": {"name": "MIT License"}}],
+        ),
+        ("", []),
+    ],
+    ids=["expression", "name", "text", "none"],
+)
+def test_an_archive_is_described_by_the_metadata_in_it(tmp_path: Path, lines: str, licences: list[object]) -> None:
+    for python in ("cp311", "cp312"):
+        file = tmp_path / "tree" / "lib" / python / "some_thing-1.2.dist-info" / "METADATA"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"Metadata-Version: 2.4\nName: Some.Thing\nVersion: 1.2\n{lines}\n\nName: not a header\n")
+    write_archive(tmp_path / "tree", tmp_path / "archive.tar.gz")
+    found = carried(tmp_path / "archive.tar.gz")
+    package = {"type": "library", "name": "Some.Thing", "version": "1.2", "purl": "pkg:pypi/some-thing@1.2"}
+    assert found == [{**package, "licenses": licences}]
+
+
 def test_a_layout_names_an_image_by_its_configuration_and_layers(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "layout")
     (tmp_path / "layout").mkdir()
@@ -206,6 +232,23 @@ def test_a_release_that_is_not_what_its_checksums_list_is_refused(
     change(release(tmp_path))
     with pytest.raises(LabError, match=named):
         require_sums(tmp_path)
+
+
+BILLS = [
+    *(f"{image.name}-1.2.3.cdx.json" for image in IMAGES),
+    CHART_BILL.format(version="1.2.3"),
+    *(platform.bill("1.2.3") for platform in PLATFORMS),
+]
+
+
+@pytest.mark.parametrize("lacking", ["", *BILLS])
+def test_a_release_that_lacks_a_bill_of_materials_is_refused_by_name(tmp_path: Path, lacking: str) -> None:
+    folder = tmp_path / "1.2.3"
+    folder.mkdir()
+    for name in set(BILLS) - {lacking}:
+        (folder / name).touch()
+    with pytest.raises(LabError, match=f"{lacking} in the release") if lacking else nullcontext():
+        require_bills(folder)
 
 
 class Cosign:

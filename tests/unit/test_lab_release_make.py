@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lab import paths
 from lab.errors import LabError
@@ -15,13 +17,15 @@ from lab.images import Image
 from lab.images.catalogue import TORCH
 from lab.images.packages import Package, Packages, pinned
 from lab.release import make as making
-from lab.release import note
-from lab.release.make import Workshop, read_sums
+from lab.release import note, plugin
+from lab.release.make import CHART_BILL, Workshop, read_sums
 from lab.release.note import README, SAFE_LOAD_FLOOR, torch_note
 from lab.release.provenance import Source
+from lab.release.verify import require_bills
 
 ROOT = Path(__file__).parents[2]
 OLD = {note.TORCH: Package("2.6.0+dfsg-7", "aaaa")}
+DIGESTS = {"precision-operator:1.2.3": "sha256:aaaa", "charts/precision-operator:1.2.3": "sha256:bbbb"}
 Makes = Callable[..., Path]
 
 
@@ -34,6 +38,10 @@ def makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Makes:
             Path(words[words.index("--bundle") + 1]).touch()
         if words[0] == "generate-key-pair":
             (Path(str(of["cwd"])) / "cosign.key").touch()
+        if words[0] == "package":
+            (Path(words[-1]) / "chart.tgz").touch()
+        if words[0] == "resolve":
+            return DIGESTS[str(words[-1]).removeprefix("127.0.0.1:1/")] + "\n"
         return ""
 
     @contextmanager
@@ -44,7 +52,13 @@ def makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Makes:
         if fails:
             raise LabError("two builds to be equal", "they differ", "compare them")
         workshop.name(f"{image.name}-{{version}}.oci.tar").write_text(workshop.source.commit)
+        workshop.name(f"{image.name}-{{version}}.cdx.json").touch()
         return OLD
+
+    def archive(platform: plugin.Platform, version: str, folder: Path) -> Path:
+        made = folder / platform.archive(version)
+        plugin.write_archive(tmp_path / "tree", made)
+        return made
 
     def make(commit: str = "c0ffee", *, key: Path | None = Path("cosign.key"), fails: bool = False) -> Path:
         monkeypatch.setattr(making, "_source", lambda: Source("1.2.3", commit))
@@ -55,8 +69,12 @@ def makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Makes:
     monkeypatch.setattr(making, "RELEASES", tmp_path / "release")
     monkeypatch.setattr(making, "tools", lambda **_: program)
     monkeypatch.setattr(making, "registry", registry)
-    monkeypatch.setattr(making, "_release_chart", lambda _: None)
-    monkeypatch.setattr(making, "_release_plugin", lambda *_: None)
+    monkeypatch.setattr(plugin, "build", archive)
+    monkeypatch.setattr(plugin, "LOCK", tmp_path / "plugin.txt")
+    plugin.LOCK.write_text("some-thing==1.2\n")
+    metadata = tmp_path / "tree" / "lib" / "any" / "some_thing-1.2.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Name: some-thing\nVersion: 1.2\nLicense-Expression: MIT\n")
     return make
 
 
@@ -120,3 +138,33 @@ def test_the_key_that_signs_is_made_once_and_outside_of_what_clean_removes(makes
     makes(key=None)
     assert key.read_text() == "first"
     assert paths.BUILD not in paths.own_key().parents
+
+
+def test_every_part_of_a_release_has_a_bill_of_materials_whose_checksum_is_signed(makes: Makes) -> None:
+    folder = makes()
+    require_bills(folder)
+    assert {file.name for file in folder.glob("*.cdx.json")} <= read_sums(folder).keys()
+
+
+def test_the_bill_of_the_chart_names_the_image_of_its_values_by_digest(makes: Makes) -> None:
+    bill = json.loads((makes() / CHART_BILL.format(version="1.2.3")).read_text())
+    chart, (image,) = bill["metadata"]["component"], bill["components"]
+    assert chart["purl"] == "pkg:oci/precision-operator@sha256%3Abbbb?tag=1.2.3"
+    assert image["purl"] == "pkg:oci/precision-operator@sha256%3Aaaaa?tag=1.2.3"
+    assert yaml.safe_load((making.CHART / "values.yaml").read_text())["image"]["repository"] == image["name"]
+
+
+def test_the_bill_of_an_archive_names_its_checksum_and_its_packages(makes: Makes) -> None:
+    folder = makes()
+    for platform in plugin.PLATFORMS:
+        bill = json.loads((folder / platform.bill("1.2.3")).read_text())
+        checksum = read_sums(folder)[platform.archive("1.2.3")]
+        assert bill["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": checksum}]
+        assert [package["purl"] for package in bill["components"]] == ["pkg:pypi/some-thing@1.2"]
+
+
+def test_an_archive_that_lacks_a_package_of_the_lock_ends_the_release(makes: Makes) -> None:
+    plugin.LOCK.write_text("some-thing==1.2\nother==3\n")
+    with pytest.raises(LabError, match=r"all of 2 packages of kubectl-precision-1\.2\.3-linux-amd64") as refused:
+        makes()
+    assert "other 3 missing" in refused.value.found
