@@ -1,5 +1,5 @@
 """``python -m lab.surfaces``: pastes every block of the pages into a shell beside a cluster of its own, tries every value
-of the chart, and writes build/surfaces.json; 1 where something did not run.
+of the chart, and writes build/surfaces.json; 1 where something did not run, or a figure is out of its bound.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -40,6 +41,10 @@ LOG = paths.BUILD / "surfaces.log"
 """What every block printed."""
 BLOCK_SECONDS = 420
 STARTS = 5
+LEAST_BLOCKS = 20
+MOST_STARTUP_CPU_SECONDS = 0.5
+MOST_MINUTES, MOST_COMMANDS = 5, 6
+"""Of a new user, once the images exist."""
 
 Figures = dict[str, object]
 
@@ -151,6 +156,22 @@ def pages(scene: Scene) -> tuple[Figures, list[str]]:
     }, pasted.failed
 
 
+def out_of_bounds(found: Mapping[str, Any]) -> list[str]:
+    """The figures that miss their bound, each with it; also where every block ran."""
+    counts, newcomer, startup = (found[name] for name in ("doc_commands", "newcomer", "cli_startup_cpu_seconds"))
+    blocks, marked = counts["blocks"], counts["marked"]
+    minutes, commands = newcomer["minutes"], newcomer["commands"]
+    bounds = {
+        f"doc_commands.blocks: at least {LEAST_BLOCKS}, found {blocks}": blocks >= LEAST_BLOCKS,
+        f"doc_commands.marked: at most a quarter of {blocks}, found {marked}": marked * 4 <= blocks,
+        f"cli_startup_cpu_seconds: at most {MOST_STARTUP_CPU_SECONDS:g}, found {startup}": startup
+        <= MOST_STARTUP_CPU_SECONDS,
+        f"newcomer.minutes: at most {MOST_MINUTES}, found {minutes}": minutes <= MOST_MINUTES,
+        f"newcomer.commands: at most {MOST_COMMANDS}, found {commands}": commands <= MOST_COMMANDS,
+    }
+    return [bound for bound, kept in bounds.items() if not kept]
+
+
 def start_up(scene: Scene) -> float:
     """CPU seconds of a verb that asks the cluster: the least of a few."""
     plugin = str(scene.folder / "venv" / "bin" / "kubectl-precision")
@@ -179,6 +200,7 @@ def main() -> int:
     RESULT.write_text(json.dumps(found, indent=1) + "\n")
     show(found)
     failed += [f"chart: no value of {path} was found that changes what is rendered" for path in dead]
+    failed += out_of_bounds(found)
     for sentence in failed:
         print(sentence, file=sys.stderr)
     return 1 if failed else 0
