@@ -22,7 +22,7 @@ from lab import paths
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md")
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
-_MARK = re.compile(r"<!-- (?:run by: (?P<test>.+?)|not run: (?P<reason>.+?)) -->\s*\Z")
+_MARK = re.compile(r"<!-- (?:run by: (?P<test>\S.*?)|not run: (?P<reason>\S.*?)) -->\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
