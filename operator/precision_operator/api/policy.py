@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from precision_operator.api.commands import commands_of
-from precision_operator.api.spec import PolicySpec, parse_spec
+from precision_operator.api.spec import PolicyEnforcement, PolicySpec, parse_spec
 from precision_operator.api.state import State
 from precision_operator.api.wire import integer, mapping, text
 
@@ -60,6 +60,28 @@ def parse_policy(body: Mapping[str, object]) -> Policy:
         spec=parse_spec(spec),
         annotations=commands_of(mapping(meta.get("annotations"))),
         settings=json.dumps(kept, sort_keys=True, separators=(",", ":")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """What of a policy a decision is taken on, slim. Labels, other annotations and the status are no part of it."""
+
+    uid: str
+    generation: int
+    commands: frozenset[tuple[str, str]]
+    stops: bool
+    """It is suspended, or only observed: nothing is written for it, not even in an emergency."""
+
+
+def revision_of(body: Mapping[str, object]) -> Revision:
+    """Read from the whole object."""
+    meta, spec = mapping(body.get("metadata")), mapping(body.get("spec"))
+    return Revision(
+        uid=text(meta.get("uid")),
+        generation=integer(meta.get("generation"), 0),
+        commands=frozenset(commands_of(mapping(meta.get("annotations"))).items()),
+        stops=spec.get("suspend") is True or spec.get("enforcement") == PolicyEnforcement.OBSERVE,
     )
 
 

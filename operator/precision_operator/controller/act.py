@@ -78,6 +78,7 @@ class _Turn:
     policy: Policy
     emergency: bool
     holds: Callable[[], bool]
+    current: Callable[[], bool]
     until: float
     """When it gives way, by the monotonic clock."""
     batches: int = 0
@@ -152,15 +153,17 @@ class Actor:
         *,
         emergency: bool,
         holds: Callable[[], bool] = lambda: True,
+        current: Callable[[], bool] = lambda: True,
         began: float | None = None,
     ) -> Acted:
         """Carry out what concerns pods, Jobs and Events; returns what failed, so that the caller looks again soon.
 
-        ``emergency``: these writes go before others, and go on to their end. ``holds``: asked before each write, whether the
-        Lease of the decision is still held. ``began``: when the pass began to write, by the monotonic clock; else now.
+        ``emergency``: these writes go before others, and go on to their end. ``holds`` and ``current``: asked before each
+        write, whether the Lease of the decision is still held, and whether the policy still is what was decided on.
+        ``began``: when the pass began to write, by the monotonic clock; else now.
         """
         until = math.inf if emergency else (self._clock.monotonic() if began is None else began) + PATIENCE_SECONDS
-        turn = _Turn(policy, emergency, holds, until)
+        turn = _Turn(policy, emergency, holds, current, until)
         actions = list(actions)
         work = self._carry_out(turn, state, [action for action in actions if isinstance(action, Write)])
         try:
@@ -284,6 +287,10 @@ class Actor:
         try:
             async with self._limiter.slot(turn.emergency or isinstance(action, ResumeJob), key.namespace):
                 self._may(turn, action, what)
+                # What we suspended is resumed all the same, as with the switch.
+                if not isinstance(action, ResumeJob) and not turn.current():
+                    turn.cut_short = True  # the next pass decides on the newest policy
+                    return None
                 await send(self._api, action)
             self._expectations.wrote(action)
         except NotFound:

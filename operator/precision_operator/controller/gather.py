@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from precision_operator.api.canary import Choice
-from precision_operator.api.policy import Policy, PolicyKey
+from precision_operator.api.policy import Policy, PolicyKey, Revision
 from precision_operator.api.schedule import ScheduleSpec, opens_at
 from precision_operator.api.spec import PolicySpec, Strategy
 from precision_operator.api.state import Phase, State
@@ -98,6 +98,10 @@ class Gatherer:
     def versions(self, key: PolicyKey) -> tuple[str, str]:
         """The resourceVersions of policy and assignment, as the watches last reported them."""
         return self._inventory.versions(key)
+
+    def revision(self, key: PolicyKey) -> Revision | None:
+        """What decides of the policy, as the watch last reported it; None: it is not there."""
+        return self._inventory.revision(key)
 
     async def gather(self, key: PolicyKey, policy: Policy, state: State) -> Observation:
         """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
 from precision_operator.api.messages import Notified
-from precision_operator.api.policy import Policy, PolicyKey, deleted_policy, parse_policy
+from precision_operator.api.policy import Policy, PolicyKey, Revision, deleted_policy, parse_policy, revision_of
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import lost_transition, parse_summary
 from precision_operator.api.verification import Checks
@@ -126,6 +126,7 @@ class Reconciler:
         return await self._rest(key) or await self._whole(key)
 
     async def _whole(self, key: PolicyKey) -> Pass | None:
+        known = self._gatherer.revision(key)
         body, record = await self._read(POLICIES, key), await self._read(ASSIGNMENTS, key)
         if body is None and record is None:
             self._forget(key)
@@ -144,14 +145,17 @@ class Reconciler:
         def holds() -> bool:
             return self._leads(observation.epoch)
 
+        # The watch may be behind what was read here: it may still tell of the policy as it was, or of this one.
+        decided_on = (known, revision_of(body) if body is not None else None)
+
+        def current() -> bool:
+            return self._current(key, decided_on, emergency=_emergency(decision))
+
         began = self._clock.monotonic()
         with self._restarts.noted(key, decision.restarting, epoch=observation.epoch):
             if decision.promotes and body is not None:
                 await self._confirm(key, body, before)
-            if not holds():
-                raise LeaseLost(f"{key.namespace}/{key.name}: another replica may lead; nothing is written", status=409)
-            if observation.halted is None and (cause := self._halt.cause) is not None:
-                raise Halted(cause.message, status=409)
+            self._may_commit(key, observation, current)
             # The commit comes first: a stale leader loses here, before it has touched anything.
             if _deletes(decision) and record is not None:
                 await remove(self._api, key, record)
@@ -160,7 +164,13 @@ class Reconciler:
             if committed:
                 self._reports.committed(policy, before, decision)
         acted = await self._actor.act(
-            policy, decision.state, decision.actions, emergency=_emergency(decision), holds=holds, began=began
+            policy,
+            decision.state,
+            decision.actions,
+            emergency=_emergency(decision),
+            holds=holds,
+            current=current,
+            began=began,
         )
         failures = list(acted.failures)
         if holds():
@@ -235,6 +245,22 @@ class Reconciler:
             raise outdated
         if not echo.confirmed:
             raise Conflict(f"nothing is promoted: {echo.admission.message}", status=409)
+
+    def _current(self, key: PolicyKey, decided_on: Sequence[Revision | None], *, emergency: bool) -> bool:
+        """Whether the policy still is what was decided on, as far as the watch knows."""
+        newest = self._gatherer.revision(key)
+        # A rollback goes on while its policy is edited: the next pass may have to wait for the metrics of the new spec.
+        goes_on = emergency and not (newest is not None and newest.stops)
+        return newest in decided_on or goes_on
+
+    def _may_commit(self, key: PolicyKey, observation: Observation, current: Callable[[], bool]) -> None:
+        name = f"{key.namespace}/{key.name}"
+        if not self._leads(observation.epoch):
+            raise LeaseLost(f"{name}: another replica may lead; nothing is written", status=409)
+        if observation.halted is None and (cause := self._halt.cause) is not None:
+            raise Halted(cause.message, status=409)
+        if not current():
+            raise Conflict(f"{name}: the policy changed meanwhile; gather again", status=409)
 
     async def _commit(
         self, key: PolicyKey, record: JsonObject | None, before: State, decision: Decision, began: float

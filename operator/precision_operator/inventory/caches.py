@@ -7,7 +7,7 @@ from dataclasses import replace
 from sys import intern
 
 from precision_operator.admission.injection import asks, inject
-from precision_operator.api.policy import PolicyKey
+from precision_operator.api.policy import PolicyKey, Revision, revision_of
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.wire import mapping, text
 from precision_operator.core.model import WorkloadView
@@ -139,6 +139,11 @@ class Inventory:
         policy, assignment = space.policies.get(key.name), space.assignments.get(key.name)
         return policy.version if policy is not None else "", assignment.version if assignment is not None else ""
 
+    def revision(self, key: PolicyKey) -> Revision | None:
+        """What decides of a policy, as the watch last reported it; None: it is not there."""
+        policy = self._space(key.namespace).policies.get(key.name)
+        return policy.revision if policy is not None else None
+
     def selected(self, namespace: str, selector: Selector) -> tuple[WorkloadView, ...]:
         """The namespace's workloads whose *template* labels the selector matches, by key, each with its pods."""
         return self._space(namespace).selected(selector)
@@ -189,8 +194,8 @@ class Inventory:
         uid = text(metadata.get("uid"))
         if resource == POLICIES:
             selector = parse_selector(mapping(body.get("spec")).get("selector"))
-            version = text(metadata.get("resourceVersion"))
-            space.put_policy(name, PolicyRecord(uid, text(metadata.get("creationTimestamp")), selector, version))
+            created, version = (text(metadata.get(field)) for field in ("creationTimestamp", "resourceVersion"))
+            space.put_policy(name, PolicyRecord(uid, created, selector, revision_of(body), version))
             return frozenset([name])
         if resource == ASSIGNMENTS:
             return space.put_assignment(name, AssignmentRecord.read(body))

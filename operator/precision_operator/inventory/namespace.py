@@ -7,6 +7,7 @@ from sys import intern
 
 from precision_operator.api.assignment import rolled_back_in
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import Revision
 from precision_operator.api.selector import BySelector, Selector, parse_selector
 from precision_operator.api.wire import mapping, text
 from precision_operator.core.model import RestartBy, WorkloadView
@@ -29,6 +30,7 @@ class PolicyRecord:
     uid: str
     created: str
     selector: Selector
+    revision: Revision = field(compare=False)
     version: str = field(default="", compare=False)
     """Its resourceVersion."""
 

@@ -11,10 +11,10 @@ import pytest
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import State
 from precision_operator.controller import fence
-from precision_operator.controller.act import OVERDUE_SECONDS
+from precision_operator.controller.act import OVERDUE_SECONDS, Acted
 from precision_operator.controller.echo import PATIENCE_SECONDS
 from precision_operator.controller.writes import UNKNOWN_SECONDS
-from precision_operator.core.actions import DeletePod, EvictPod, ResumeJob, SuspendJob
+from precision_operator.core.actions import Action, DeletePod, EvictPod, ResumeJob, SuspendJob
 from precision_operator.core.model import RefusedWrite, WorkloadView
 from precision_operator.errors import DisruptionBudget, Forbidden, TooManyRequests, Unavailable
 from precision_operator.kube.port import DISRUPTION_BUDGETS, PODS
@@ -392,3 +392,15 @@ async def test_where_there_is_no_budget_no_pod_is_read_before_its_eviction() -> 
     put_pods(rig, "c", "d")
     await rig.act(*group("c", "d"))
     assert [read for read in rig.kube.reads if read[0] == "get" and read[1] == "pods"] == []
+
+
+async def test_of_a_policy_that_changed_in_mid_pass_a_suspension_is_ended_and_nothing_else_is_written() -> None:
+    rig = Rig("a", "b", "c")
+    rig.put_job("train", suspend=True)
+    found = iter([True, False, False])
+    actions: list[Action] = [*map(request, "abc"), resumption()]
+    acting = rig.actor.act(POLICY, STATE, actions, emergency=False, current=lambda: next(found))
+    assert await finished(rig.clock, acting) == Acted(again=True)
+    assert rig.order == ["patch a", "patch job train after the echo"]
+    assert not rig.suspended("train")
+    assert rig.actor.refused(KEY) == ()

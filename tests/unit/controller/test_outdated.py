@@ -1,0 +1,172 @@
+"""A policy that people change in mid-pass: what was decided on the old one is not written any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from precision_operator.api.modes import Mode
+from precision_operator.errors import Conflict
+from precision_operator.kube.port import POLICIES
+from tests.support.reconciling import FAST, NAMES, OVERFLOW, Rig, promoted
+
+AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
+LEFT_OUT = len(NAMES) - 1
+Change = Callable[[Rig], None]
+
+
+def edit(rig: Rig) -> None:
+    rig.policy["spec"]["evaluation"] = {**rig.policy["spec"]["evaluation"], "failureLimit": 1}
+    rig.policy["metadata"]["generation"] += 1
+
+
+def suspend(rig: Rig) -> None:
+    rig.policy["spec"]["suspend"] = True
+    rig.policy["metadata"]["generation"] += 1
+
+
+def observe(rig: Rig) -> None:
+    rig.policy["spec"]["enforcement"] = "Observe"
+    rig.policy["metadata"]["generation"] += 1
+
+
+def command(rig: Rig) -> None:
+    rig.policy["metadata"].setdefault("annotations", {})["precision.genesis.ai/abort"] = "1"
+
+
+def recreate(rig: Rig) -> None:
+    rig.policy["metadata"]["uid"] = "another"
+
+
+def reapply(rig: Rig) -> None:
+    """What decides nothing: labels, annotations of others, and the status."""
+    metadata = rig.policy["metadata"]
+    metadata["labels"] = metadata["annotations"] = {"applied": "again"}
+    rig.policy["status"] = {**rig.policy.get("status", {}), "members": 7}
+    metadata["resourceVersion"] = "another"
+
+
+def seen(rig: Rig, change: Change) -> None:
+    change(rig)
+    rig.inventory.observe(POLICIES, rig.policy, deleted=False)
+
+
+def delete(rig: Rig) -> None:
+    """The watch says so; what is read is deleted too late for this pass."""
+    rig.inventory.observe(POLICIES, rig.policy, deleted=True)
+
+
+def at_the_first_pod(rig: Rig, change: Callable[[], None]) -> None:
+    """What happens while the first pod of a pass is written, which is after the commit."""
+
+    def before_write(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] == "pods":
+            rig.kube.before_write = lambda verb, key: None
+            change()
+
+    rig.kube.before_write = before_write
+
+
+@pytest.mark.parametrize("change", [edit, suspend, observe, command, recreate])
+async def test_a_promotion_is_not_carried_on_once_its_policy_has_changed(change: Change) -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **AT_ONCE)
+    at_the_first_pod(rig, lambda: seen(rig, change))
+    await rig.until(lambda: rig.pod_writes != [])
+    assert len(rig.pod_writes) == 1
+    assert rig.state.enforce, "the commit had been made before"
+
+
+async def test_what_was_left_out_is_looked_at_again_at_once_and_goes_on() -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **AT_ONCE)
+    at_the_first_pod(rig, lambda: seen(rig, edit))
+    while not rig.pod_writes:
+        ended = await rig.go()
+        await rig.manual.advance(1.0)
+    assert ended is not None
+    assert (ended.next_seconds, ended.failures) == (0.0, ())
+    await rig.go()
+    assert set(rig.modes.values()) == {Mode.FP16}
+
+
+async def test_a_promotion_is_not_carried_on_once_its_policy_is_gone() -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **AT_ONCE)
+    at_the_first_pod(rig, lambda: delete(rig))
+    await rig.until(lambda: rig.pod_writes != [])
+    assert len(rig.pod_writes) == 1
+
+
+async def test_what_decides_nothing_stops_no_write() -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **AT_ONCE)
+    at_the_first_pod(rig, lambda: seen(rig, reapply))
+    await rig.until(lambda: rig.pod_writes != [])
+    assert len(rig.pod_writes) == len(NAMES)
+
+
+@pytest.mark.parametrize("catches_up", [False, True])
+async def test_a_watch_that_is_behind_what_was_read_stops_no_write(
+    catches_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **AT_ONCE)
+    watch = rig.watch
+
+    def behind() -> None:
+        watch()
+        rig.policy["metadata"]["generation"] += 1
+
+    monkeypatch.setattr(rig, "watch", behind)
+    at_the_first_pod(rig, watch if catches_up else lambda: None)
+    await rig.until(lambda: rig.pod_writes != [])
+    assert len(rig.pod_writes) == len(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("change", "left_out"),
+    [(edit, 0), (command, 0), (recreate, 0), (reapply, 0), (suspend, LEFT_OUT), (observe, LEFT_OUT)],
+)
+async def test_a_rollback_goes_on_unless_its_policy_stops_it(change: Change, left_out: int) -> None:
+    rig = await promoted()
+    rig.kube.writes.clear()
+    at_the_first_pod(rig, lambda: seen(rig, change))
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    await rig.until(lambda: rig.pod_writes != [])
+    assert len(rig.pod_writes) == len(NAMES) - left_out
+    await rig.go()
+    await rig.go()
+    assert len(rig.pod_writes) == len(NAMES) - left_out
+
+
+async def test_a_rollback_goes_on_though_its_policy_is_deleted() -> None:
+    rig = await promoted()
+    rig.kube.writes.clear()
+    at_the_first_pod(rig, lambda: delete(rig))
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    await rig.until(lambda: rig.pod_writes != [])
+    assert len(rig.pod_writes) == len(NAMES)
+
+
+@pytest.mark.parametrize(("change", "commits"), [(edit, False), (reapply, True)])
+async def test_nothing_is_committed_on_a_policy_that_has_changed_since(
+    change: Change, commits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **AT_ONCE)
+    gather = rig.gatherer.gather
+
+    async def changed(*args: object) -> object:
+        found = await gather(*args)  # type: ignore[arg-type]
+        seen(rig, change)
+        return found
+
+    monkeypatch.setattr(rig.gatherer, "gather", changed)
+    if commits:
+        await rig.go()
+    else:
+        with pytest.raises(Conflict, match="the policy changed meanwhile"):
+            await rig.go()
+    assert rig.assigned is commits
