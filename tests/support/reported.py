@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lab.model.policies import FAST, policy
 from lab.model.world import World
+from precision_operator.api.incident import Incident
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.observer import RecordedPass
@@ -19,7 +20,7 @@ from precision_operator.incidents.notifier import Notifier
 from precision_operator.incidents.report import Report
 from precision_operator.incidents.reporter import Reporter
 from precision_operator.incidents.store import IncidentStore
-from precision_operator.kube.port import INCIDENTS
+from precision_operator.kube.port import INCIDENTS, JsonObject
 from precision_operator.observability.metrics import Metrics
 from precision_operator.settings import IncidentSettings, NotificationChannel
 from precision_operator.signals.endpoint import Circuit
@@ -160,6 +161,19 @@ class Stage:
             self.reporter.observe(RecordedPass(self.world.policy, before, observation, decision, now))
             self.world.now += seconds
             await self.turn()
+
+    def follow(self, incident: Incident | None) -> None:
+        """A pass whose state has this incident instead; the reporter's turn is the test's."""
+        before, observation, now = self.world.state, self.world.observe(), self.world.now
+        decision = self.world.decide()
+        decision = replace(decision, state=replace(decision.state, incident=incident))
+        self.reporter.observe(RecordedPass(self.world.policy, before, observation, decision, now))
+
+    def annotate(self) -> None:
+        """Somebody writes the only incident's object."""
+        (body,) = (body for (plural, *_), body in self.kube.objects.items() if plural == INCIDENTS.plural)
+        metadata: JsonObject = body["metadata"]  # type: ignore[assignment]
+        self.kube.put(INCIDENTS, {**body, "metadata": {**metadata, "annotations": {"seen": "by-a-person"}}})
 
     def breach(self, *names: str) -> None:
         """These workloads overflow from now on."""

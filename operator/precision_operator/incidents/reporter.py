@@ -89,7 +89,8 @@ class Reporter:
         track = self._tracks.setdefault(seen.key, Track())
         incident = seen.decision.state.incident
         track.gone = False
-        if track.case is None and (incident is None or incident.id == track.finished):
+        followed = track.case or track.stale
+        if followed is None and (incident is None or incident.id == track.finished):
             track.recent.append(seen)
             if incident is not None and retried(seen):
                 track.left = seen
@@ -224,6 +225,9 @@ class Reporter:
     async def _take(self, key: PolicyKey, track: Track, seen: RecordedPass) -> None:
         """One pass: into the case that is open, which it may end; into a new one, where it begins one."""
         incident = seen.decision.state.incident
+        if track.stale is not None and (incident is None or incident.id != track.stale.report.id):
+            # Somebody wrote its object, and another one has followed it since: it is still to be closed.
+            track.case, track.stale = await self._store.reopen(key.namespace, track.stale), None
         if track.case is not None and (incident is None or incident.id != track.case.report.id):
             report = carry_on(track.case.report, seen)
             track.case.report = self._notifier.deliver(report, key.namespace)

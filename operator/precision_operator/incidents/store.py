@@ -73,17 +73,13 @@ class IncidentStore:
             cost = opened(seen, incident.scope, [(r.policy, r.observation) for r in lead_up])
             report = replace(with_windows(open_report(seen, incident), seen.decision.state), cost=cost)
             return Case(report, recordings=list(lead_up))
-        report = from_body(body)
-        tape = unpack(report.recordings.tape) if report.recordings.tape else None
-        case = Case(
-            report,
-            version=_version(body),
-            recordings=list(tape.recordings) if tape else [],
-            dropped=tape.dropped if tape else 0,
-            written=report,
-            asked=_asked(report),
-        )
+        case = _case(from_body(body), _version(body))
         return case if stale is None else _joined(case, stale)
+
+    async def reopen(self, namespace: str, stale: Case) -> Case | None:
+        """A case whose object somebody else wrote, with what stands in it; None: it is gone, or another version's."""
+        found = await self._read(namespace, name_for(stale.report))
+        return _joined(_case(*found), stale) if found is not None else None
 
     def due_seconds(self, case: Case) -> float | None:
         """In how many seconds the case is to be written; None: nothing is new in it."""
@@ -178,6 +174,19 @@ def _asked(report: Report) -> IncidentPhase | None:
         return None
     asked_at = max(parse_time(evidence.end) or 0.0 for evidence in report.evidence)
     return IncidentPhase.ACTIVE if asked_at < (report.in_fallback_at or 0.0) else report.phase
+
+
+def _case(report: Report, version: str) -> Case:
+    """From its object."""
+    tape = unpack(report.recordings.tape) if report.recordings.tape else None
+    return Case(
+        report,
+        version=version,
+        recordings=list(tape.recordings) if tape else [],
+        dropped=tape.dropped if tape else 0,
+        written=report,
+        asked=_asked(report),
+    )
 
 
 def _joined(case: Case, stale: Case) -> Case:

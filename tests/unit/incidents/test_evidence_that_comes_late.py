@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from precision_operator.api.incident import Incident
 from precision_operator.core.observer import RecordedPass
 from precision_operator.incidents.collector import EvidenceCollector
 from precision_operator.incidents.report import IncidentPhase, Report
-from precision_operator.kube.port import INCIDENTS, JsonObject
 from precision_operator.signals.endpoint import Circuit
 from tests.support.manual_clock import ManualClock
 from tests.support.reported import Stage, promoted, rolled_back
@@ -41,25 +39,9 @@ def is_final(report: Report) -> bool:
     return min(evidence.end for evidence in report.evidence) >= report.stages.last_ack_at
 
 
-def annotate(stage: Stage) -> None:
-    """Somebody writes the object."""
-    (body,) = (body for (plural, *_), body in stage.kube.objects.items() if plural == INCIDENTS.plural)
-    metadata: JsonObject = body["metadata"]  # type: ignore[assignment]
-    stage.kube.put(INCIDENTS, {**body, "metadata": {**metadata, "annotations": {"seen": "by-a-person"}}})
-
-
-async def followed(stage: Stage, incident: Incident | None) -> None:
-    """A pass whose state has this incident instead."""
-    before, observation, now = stage.world.state, stage.world.observe(), stage.world.now
-    decision = stage.world.decide()
-    decision = replace(decision, state=replace(decision.state, incident=incident))
-    stage.reporter.observe(RecordedPass(stage.world.policy, before, observation, decision, now))
-    await stage.turn()
-
-
 async def test_somebody_who_writes_an_incident_costs_it_no_evidence() -> None:
     stage = await verifying()
-    annotate(stage)
+    stage.annotate()
     await stage.passes(6, 60.0)
     stage.past.answers.set()
     await stage.passes(3, 60.0)
@@ -68,7 +50,7 @@ async def test_somebody_who_writes_an_incident_costs_it_no_evidence() -> None:
 
 async def test_evidence_that_was_found_when_somebody_wrote_is_asked_for_again() -> None:
     stage = await verifying()
-    annotate(stage)
+    stage.annotate()
     stage.past.answers.set()
     await stage.passes(6, 60.0)
     assert is_final(stage.report)
@@ -91,7 +73,8 @@ async def test_an_incident_that_another_one_follows_gets_the_evidence_that_was_a
     stage = await verifying()
     first, incident = stage.report.id, stage.world.state.incident
     assert incident is not None
-    await followed(stage, replace(incident, id="fleet-99", decided_at=stage.world.now) if newer else None)
+    stage.follow(replace(incident, id="fleet-99", decided_at=stage.world.now) if newer else None)
+    await stage.turn()
     closed = next(report for report in stage.reports() if report.id == first)
     assert (closed.phase, is_final(closed)) == (IncidentPhase.CLOSED, False)
     assert len(stage.reports()) == 1 + newer, "no incident waits for another one's evidence"
