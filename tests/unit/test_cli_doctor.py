@@ -31,6 +31,7 @@ from tests.support.doctor import OURS, PASSED, amiss, configured, findings, inst
 
 @pytest.fixture
 def sound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.chdir(Path(__file__).parents[2])  # what mends an installation is said for a checkout
     return installed(cli, monkeypatch)
 
 
