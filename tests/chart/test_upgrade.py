@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from pathlib import Path
 
@@ -11,20 +10,15 @@ import pytest
 
 from lab.cluster import ControlPlane
 from lab.cluster.manifests import AS_OPERATOR, until_admitted
-from lab.process import run
-from lab.setup.kube import kube_binaries
 from lab.waiting import wait_for
 from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import Phase, State
+from tests.support.charted import CHART, FIRST_CHART, run_helm
 from tests.support.rendered import REGISTRY
 from tests.support.users import PREFIX, assignment, policy
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "helm" / "precision-operator"
-FIRST = ROOT / "tests" / "support" / "charts" / "precision-operator-0.1.0.tgz"
-NAMESPACE = "precision-system"
 MODES = {"done": "fp32", "waiting": "fp16"}
 """Pods of the fleet, and what each is assigned half-way."""
 
@@ -43,15 +37,10 @@ def half_way() -> State:
     )
 
 
-def helm(cluster: ControlPlane, *arguments: str | Path) -> None:
-    environment = {"KUBECONFIG": str(cluster.kubeconfig), "HELM_CACHE_HOME": str(cluster.directory / "helm")}
-    run([kube_binaries() / "helm", *arguments, "-n", NAMESPACE], env={**os.environ, **environment}, timeout=120)
-
-
 def test_new_pods_keep_their_mode_at_every_moment_of_an_upgrade(tmp_path: Path) -> None:
     with ControlPlane(tmp_path) as cluster:
         kubectl = cluster.kubectl
-        helm(cluster, "install", "precision-operator", FIRST, "--create-namespace")
+        run_helm(cluster, "install", "precision-operator", FIRST_CHART, "--create-namespace")
         until_admitted(kubectl)
         kubectl("create", "-n", "default", "-f", "-", input=json.dumps(policy("fleet")))
         body = {**assignment("fleet"), **assignment_to_wire(half_way())}
@@ -73,7 +62,7 @@ def test_new_pods_keep_their_mode_at_every_moment_of_an_upgrade(tmp_path: Path) 
         watching = threading.Thread(target=watch)
         watching.start()
         try:
-            helm(cluster, "upgrade", "precision-operator", CHART, "--reset-then-reuse-values", *REGISTRY)
+            run_helm(cluster, "upgrade", "precision-operator", CHART, "--reset-then-reuse-values", *REGISTRY)
             so_far = len(seen)
             wait_for(lambda: len(seen) > so_far + 10, what="more pods after the upgrade", seconds=60)
         finally:

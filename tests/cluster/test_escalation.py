@@ -11,8 +11,7 @@ import pytest
 
 from lab.cluster import Kubectl
 from lab.waiting import wait_for
-from precision_operator.contract import REQUEST
-from tests.support.cluster_fleet import Json, deployment
+from tests.support.cluster_fleet import deployment
 from tests.support.cluster_scene import (
     HOT,
     PATIENCE_SECONDS,
@@ -27,30 +26,10 @@ from tests.support.shadow_trainers import ShadowTrainers
 STUBBORN = HOT[0]
 
 
-class Unresponsive(ShadowTrainers):
-    """Trainers of which some stop reading their requests: what they read last is what they go on with."""
-
-    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
-        super().__init__(kubectl, namespace)
-        self.unresponsive: frozenset[str] = frozenset()
-        self._read: dict[str, str | None] = {}
-
-    def _update(self, items: list[Json]) -> None:
-        for item in items:
-            name, annotations = item["metadata"]["name"], item["metadata"].setdefault("annotations", {})
-            if item["metadata"]["labels"]["app"] not in self.unresponsive or name not in self._read:
-                self._read[name] = annotations.get(REQUEST)  # a new process reads the file once, at its start
-            elif self._read[name] is not None:
-                annotations[REQUEST] = self._read[name]
-            else:
-                annotations.pop(REQUEST, None)
-        super()._update(items)
-
-
 @pytest.fixture
 def scene(kubectl: Kubectl, operator_kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[Scene]:
-    """Four hot trainers that can be kept from reading their requests."""
-    with staged(kubectl, Unresponsive(kubectl, namespace), tmp_path, operator=operator_kubeconfig) as scene:
+    """Four hot trainers."""
+    with staged(kubectl, ShadowTrainers(kubectl, namespace), tmp_path, operator=operator_kubeconfig) as scene:
         scene.apply(*(deployment(name) for name in HOT))
         wait_for(lambda: len(scene.shadow.modes()) == len(HOT), what="pods of all", seconds=PATIENCE_SECONDS)
         yield scene
@@ -71,8 +50,7 @@ def escalations(scene: Scene) -> dict[str, str]:
 def test_who_does_not_acknowledge_is_restarted_and_nobody_else_and_a_missed_deadline_shows(scene: Scene) -> None:
     promoted(scene, rollback={"ackTimeout": "14s", "deadlines": {"P1": "8s"}})
     before = uids(scene)
-    assert isinstance(scene.shadow, Unresponsive)
-    scene.shadow.unresponsive = frozenset({STUBBORN})
+    scene.shadow.unresponsive = {STUBBORN}
     break_two(scene)
     assert STUBBORN in scene.condition("Progressing", "DeadlineExceeded")["message"]
     incident = scene.wait_phase("Held")["incident"]

@@ -45,6 +45,8 @@ class Operators:
     prometheus_url: str
     system: str
     settings: Json = field(default_factory=dict)
+    source: Path = ROOT / "operator"
+    """Where the package is: of another version, in some tests."""
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
@@ -56,7 +58,7 @@ class Operators:
         log = (self.directory / f"{name}.log").open("ab")
         process = subprocess.Popen(
             [sys.executable, "-m", "precision_operator", "--config", str(config), "--kubeconfig", str(self.kubeconfig)],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "operator"), "POD_NAME": name, "POD_NAMESPACE": self.system},
+            env={**os.environ, "PYTHONPATH": str(self.source), "POD_NAME": name, "POD_NAMESPACE": self.system},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
@@ -205,6 +207,18 @@ def promoted(scene: Scene, **spec: object) -> None:
 def break_two(scene: Scene) -> None:
     """A breach in half of the hot ones."""
     scene.shadow.overflow = {HOT[0]: 0.8, HOT[1]: 0.8}
+
+
+def mode_of_a_new_pod(scene: Scene, workload: str) -> str:
+    """Take the pod of a workload away, and tell in which mode the next one starts."""
+    old = scene.pods()[workload]["metadata"]["name"]
+    scene.kubectl("delete", "pod", old, "-n", scene.namespace)
+
+    def started() -> str | None:
+        new = scene.pods().get(workload, {"metadata": {"name": old}})["metadata"]["name"]
+        return scene.shadow.mode(new) if new != old else None
+
+    return wait_for(started, what=f"a new pod of {workload}", seconds=PATIENCE_SECONDS)
 
 
 def assert_all_in_fallback(scene: Scene) -> None:

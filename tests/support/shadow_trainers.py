@@ -86,6 +86,8 @@ class ShadowTrainers:
         """The exporter answers 503: the trainers' metrics are gone."""
         self.capacity: dict[str, int] = {}
         """Workload → how many of its pods find a node; the others stay Pending and have no metrics. Default: all."""
+        self.unresponsive: set[str] = set()
+        """Workloads whose pods go on in the mode that they have, whatever they are asked for."""
         self.world_size: int | None = None
         """Ranks of each pod's process group, where its trainer says so."""
         self.ready = False
@@ -232,8 +234,10 @@ class ShadowTrainers:
             alive = {item["metadata"]["name"]: item for item in items}
             self._pods = {name: pod for name, pod in self._pods.items() if name in alive}
             for name, item in alive.items():
+                is_new = name not in self._pods
                 pod = self._pods.setdefault(name, _Pod(workload_of(name)))
-                pod.mode, pod.generation = _mode(item, pod, self.flag)
+                if is_new or pod.workload not in self.unresponsive:
+                    pod.mode, pod.generation = _mode(item, pod, self.flag)
 
 
 def workload_of(pod: str) -> str:
