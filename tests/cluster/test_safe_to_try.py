@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lab.cluster import Kubectl
+from lab.cluster import ControlPlane, Kubectl
 from lab.waiting import wait_for
 from tests.support.cluster_fleet import Json, deployment, policy
 from tests.support.cluster_scene import (
@@ -16,11 +16,13 @@ from tests.support.cluster_scene import (
     Scene,
     assert_all_in_fallback,
     break_two,
-    promoted,
+    mode_of_a_new_pod,
     staged,
 )
 from tests.support.shadow_trainers import ShadowTrainers
+from tests.support.side_by_side import LITERAL, requested, side_by_side
 
+OVERFLOWS, STEPS = "genesis_fp16_overflow_steps_total", "genesis_fp16_training_steps_total"
 WHOLE: Json = {"criteria": NO_SPEED, "strategy": {"steps": [{"setWeight": 100}]}}
 
 
@@ -48,6 +50,12 @@ def evaluated_again(scene: Scene) -> None:
 
     before = reads()
     wait_for(lambda: reads() >= before + 60, what="more evaluations", seconds=PATIENCE_SECONDS)
+
+
+def overflows(scene: Scene) -> float:
+    """The share of the namespace's steps that overflowed lately."""
+    rates = (f'sum(rate({name}{{namespace="{scene.namespace}"}}[4s]))' for name in (OVERFLOWS, STEPS))
+    return sum(float(sample["value"][1]) for sample in scene.prometheus.query(" / ".join(rates)))
 
 
 def halted(scene: Scene) -> list[float]:
@@ -83,20 +91,30 @@ def test_an_observing_policy_reports_what_it_would_do_and_does_it_once_it_is_enf
     assert_all_in_fallback(scene)
 
 
-def test_the_switch_stops_a_rollback_too_and_what_it_stopped_goes_on_without_it(scene: Scene) -> None:
-    promoted(scene, strategy=WHOLE["strategy"])
-    scene.kubectl("create", "configmap", "precision-halt", "-n", scene.namespace, "--from-literal=reason=maintenance")
-    assert scene.condition("Progressing", "Halted")["message"].endswith("halts every policy: maintenance")
-    assert halted(scene) == [1.0]
-    break_two(scene)
-    version = scene.assignment()["metadata"]["resourceVersion"]
-    scene.kubectl("delete", "pod", scene.pods()[HOT[2]]["metadata"]["name"], "-n", scene.namespace)
-    wait_for(lambda: scene.in_mode("fp16") == {*HOT, "literal"}, what="the new pod in FP16", seconds=PATIENCE_SECONDS)
-    assert scene.assignment()["metadata"]["resourceVersion"] == version
-    scene.kubectl("delete", "configmap", "precision-halt", "-n", scene.namespace)
-    scene.wait_phase("Held")
-    assert_all_in_fallback(scene)
-    assert halted(scene) == [0.0]
+def test_one_switch_stops_a_rollback_and_a_rollout_in_two_namespaces_and_each_goes_on_without_it(
+    control_plane: ControlPlane, operator_kubeconfig: Path, tmp_path: Path
+) -> None:
+    with side_by_side(control_plane, tmp_path, ("back", "forth"), operator=operator_kubeconfig) as scenes:
+        back, forth = scenes.values()
+        back.apply(policy(**WHOLE))
+        back.wait_phase("Healthy")
+        switch = ("configmap", "precision-halt", "-n", back.operators.system)
+        back.kubectl("create", *switch, "--from-literal=reason=maintenance")
+        assert back.condition("Progressing", "Halted")["message"].endswith("halts every policy: maintenance")
+        assert halted(back) == [1.0]
+        before = back.assignment()["metadata"]["resourceVersion"]
+        break_two(back)
+        forth.apply(policy(**WHOLE))
+        forth.condition("Progressing", "Halted")
+        wait_for(lambda: overflows(back) > 0.3, what="the breach in Prometheus", seconds=PATIENCE_SECONDS)
+        assert (mode_of_a_new_pod(back, HOT[0]), mode_of_a_new_pod(forth, HOT[0])) == ("fp16", "fp32")
+        assert back.assignment()["metadata"]["resourceVersion"] == before
+        assert (forth.members(), requested(forth)) == ([], {})
+        back.kubectl("delete", *switch)
+        back.wait_phase("Held")
+        assert_all_in_fallback(back)
+        forth.wait_phase("Healthy")
+        assert halted(back) == [0.0]
 
 
 def test_a_rollout_waits_for_its_window_and_a_rollback_does_not(scene: Scene) -> None:
@@ -133,3 +151,27 @@ def test_no_more_are_on_their_way_at_once_than_the_cap_allows(
         shadow.capacity = {}
         scene.wait_phase("Healthy")
         assert scene.members() == names
+
+
+def test_the_cap_counts_the_workloads_of_two_namespaces(
+    control_plane: ControlPlane, operator_kubeconfig: Path, tmp_path: Path
+) -> None:
+    cap, names = 2, ("first", "second")
+    settings = {"maxPromotingWorkloads": cap}
+    with side_by_side(control_plane, tmp_path, names, operator=operator_kubeconfig, settings=settings) as scenes:
+        first, second = scenes.values()
+        for scene in (first, second):  # nobody reports the target
+            scene.shadow.unresponsive, scene.shadow.capacity = set(HOT), {LITERAL: 0}
+        first.apply(policy(**WHOLE, rollback={"ackTimeout": "10m"}))
+        wait_for(lambda: len(first.members()) == cap, what="the first two", seconds=PATIENCE_SECONDS)
+        second.apply(policy(**WHOLE, rollback={"ackTimeout": "10m"}))
+        second.condition("Progressing", "PromotionCap")
+        evaluated_again(first)
+        assert (len(first.members()), second.members()) == (cap, [])
+        first.shadow.unresponsive, first.shadow.capacity = set(), {}
+        first.wait_phase("Healthy")
+        wait_for(lambda: len(second.members()) == cap, what="two of the second", seconds=PATIENCE_SECONDS)
+        evaluated_again(second)
+        assert len(second.members()) == cap
+        second.shadow.unresponsive, second.shadow.capacity = set(), {}
+        second.wait_phase("Healthy")
