@@ -118,6 +118,7 @@ def test_todays_operator_ends_the_rollback_that_the_first_release_began(tmp_path
             run_helm(cluster, "upgrade", "precision-operator", CHART, "--reset-then-reuse-values", *REGISTRY)
             until_admitted(kubectl)
             assert_new_pods_get_their_mode(scene)
+            restarted = scene.pods()[LITERAL]["metadata"]["uid"]
             scene.operators.source = ROOT / "operator"
             scene.operators.start("two")
             wait_for(
@@ -132,6 +133,7 @@ def test_todays_operator_ends_the_rollback_that_the_first_release_began(tmp_path
             until_phase(scene, {FLEET: "Held", STEADY: "Healthy"})
             assert (assigned(scene), decided(scene)) == (before, incident)
             assert (scene.in_mode("fp32"), scene.in_mode("fp16")) == ({*HOT, LITERAL}, {STEADY})
+            assert scene.pods()[LITERAL]["metadata"]["uid"] == restarted, "it is not restarted a second time"
             wait_for(
                 lambda: confirmed(reports(scene)[uid]),
                 what="the report to go on",
