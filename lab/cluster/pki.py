@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,12 @@ class Certificate:
 
     key: Path
     certificate: Path
+
+    def serving(self) -> ssl.SSLContext:
+        """A server's context that presents it."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
 
 
 class Authority:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import email
 import email.policy
-import ssl
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -137,7 +136,7 @@ class _Mails:
 
 async def _smtp(taken: Taken, pair: Certificate) -> asyncio.Server:
     def serve() -> SMTP:
-        return SMTP(_Mails(taken), hostname="localhost", tls_context=_context(pair), require_starttls=True)
+        return SMTP(_Mails(taken), hostname="localhost", tls_context=pair.serving(), require_starttls=True)
 
     return await asyncio.get_running_loop().create_server(serve, "127.0.0.1", 0)
 
@@ -151,11 +150,5 @@ async def _webhook(taken: Taken, pair: Certificate) -> tuple[web.AppRunner, int]
     app.router.add_post("/hook", take)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=_context(pair)).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=pair.serving()).start()
     return runner, int(runner.addresses[0][1])
-
-
-def _context(pair: Certificate) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pair.certificate, pair.key)
-    return context

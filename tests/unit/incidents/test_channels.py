@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,12 +38,6 @@ class Trust:
 
     ca: Path
     pair: Certificate
-
-    def server(self) -> ssl.SSLContext:
-        """As a server presents it."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.pair.certificate, self.pair.key)
-        return context
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +82,7 @@ async def receiver(trust: Trust) -> AsyncIterator[Receiver]:
     app.router.add_route("*", "/elsewhere", found.redirected)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=trust.server()).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=trust.pair.serving()).start()
     found.url = f"jsons://127.0.0.1:{runner.addresses[0][1]}/hook-secret"
     yield found
     await runner.cleanup()
@@ -219,7 +212,7 @@ async def mails(trust: Trust) -> AsyncIterator[StartMails]:
             return SMTP(
                 taken,
                 hostname="localhost",
-                tls_context=trust.server() if tls else None,
+                tls_context=trust.pair.serving() if tls else None,
                 require_starttls=tls,
                 authenticator=taken.login,
                 auth_require_tls=True,
