@@ -17,6 +17,7 @@ import precision_operator
 from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase
 from precision_operator.cli import MODULES, main
+from precision_operator.cli.output import write_document
 from precision_operator.errors import Forbidden, KubeError, NotFound, Unavailable
 from precision_operator.kube.port import EVENTS, POLICIES, JsonObject, Resource
 from tests.support.cli import HELD, INCIDENT, NOW, PREFIX, Cli, stands
@@ -97,6 +98,15 @@ def test_control_sequences_and_markup_of_others_do_not_reach_the_terminal(cli: C
         assert "[bold]not bold[/bold]" in text
         assert "\x1b" not in text
         assert "\u202e" not in text
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_no_document_carries_what_moves_a_terminal(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x1b[2J \x85 \u202e \u2028 ärger\n"
+    write_document({"message": hostile}, output)
+    written = capsys.readouterr().out
+    assert not set("\x1b\x85\u202e\u2028") & set(written)
+    assert yaml.safe_load(written) == {"message": hostile}
 
 
 def test_help_imports_nothing_slow() -> None:

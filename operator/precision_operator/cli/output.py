@@ -43,8 +43,10 @@ def write_document(value: object, output: str) -> None:
     if output == "yaml":
         import yaml
 
-        plain = json.loads(json.dumps(value))
-        sys.stdout.write("---\n" + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+        text = json.dumps(value, ensure_ascii=False)
+        # YAML takes for printable what moves a terminal's cursor, or the direction in which it writes.
+        harmless = all(found[0].isprintable() for found in _UNPRINTABLE.finditer(text))
+        sys.stdout.write("---\n" + yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=harmless))
         sys.stdout.flush()
     else:
         write_json(value)

@@ -16,6 +16,9 @@ from precision_operator.api.verification import Checks
 from precision_operator.api.workload import kind_of, name_of
 from precision_operator.reasons import Cause, Reason
 
+RECORDED = "recorded"
+"""In a field's metadata, whether recordings have it (replay/codec.py); yes, where nothing is said."""
+
 UNSUPPORTED_LIMIT = 20
 """How many workloads of kinds that are not known are named."""
 
@@ -54,8 +57,9 @@ class PodView:
     """It mounts the request annotation as a file, so it can change precision without a restart."""
     has_annotations: bool = False
     """Whether ``metadata.annotations`` exists: a JSON patch must create the map where it does not."""
-    request_raw: str | None = None
-    """The request annotation exactly as it stands: the value that the next write tests."""
+    request_raw: str | None = field(default=None, metadata={RECORDED: False})
+    """The request annotation exactly as it stands: the value that the next write tests. Anything may stand there, and no
+    decision reads it, so that no recording has it."""
     request: Request | None = None
     """The request, parsed; None where absent or malformed."""
     admitted: tuple[tuple[str, int], ...] = ()

@@ -14,6 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from precision_operator.api.wire import camel
+from precision_operator.core.model import RECORDED
 from precision_operator.errors import OperatorError
 from precision_operator.reasons import Reason
 
@@ -147,7 +148,8 @@ def _default(field: Any) -> object:  # noqa: ANN401  a dataclasses.Field of any 
 
 def _dataclass(kind: type) -> _Coder:
     hints = get_type_hints(kind)
-    plan = [(f.name, camel(f.name), _coder(hints[f.name]), _default(f)) for f in fields(cast(Any, kind))]
+    recorded = [f for f in fields(cast(Any, kind)) if f.metadata.get(RECORDED, True)]
+    plan = [(f.name, camel(f.name), _coder(hints[f.name]), _default(f)) for f in recorded]
     known = {key: (name, coder) for name, key, coder, _ in plan}
 
     def encode_fields(value: object) -> Json:

@@ -132,6 +132,16 @@ def test_an_edited_selector_is_recorded() -> None:
     assert first_difference(read) is None
 
 
+def test_what_a_pods_owner_wrote_into_its_request_is_not_recorded() -> None:
+    world = promoted()
+    seen = world.observe()
+    first, *others = seen.workloads
+    odd = replace(first, pods=tuple(replace(pod, request_raw="password=hunter2") for pod in first.pods))
+    kept = record(world.policy, world.state, replace(seen, workloads=(odd, *others)), now=1.0, decision=None)
+    assert "hunter2" not in json.dumps(to_json(kept))
+    assert from_json(to_json(kept)).observation == seen
+
+
 def test_infinities_and_nan_come_back() -> None:
     world = new_world()
     world.bad["hot-0"] = {Signal.OVERFLOW: math.inf, Signal.SPEED: -math.inf, Signal.DIVERGENCE: math.nan}
