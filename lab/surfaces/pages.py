@@ -24,8 +24,8 @@ RUNBOOK_COMMANDS = "runbook_commands"
 MARK = "make surfaces"
 """What pages name above a block that is run here."""
 
-SAMPLE = "trainers"
-"""The policy of the README's block."""
+SAMPLE, SAMPLE_APP = "trainers", "trainer"
+"""The policy of the README's block, and the label ``app`` of its fleet."""
 
 Hook = Callable[[Scene], None]
 Fill = Callable[[Scene], Mapping[str, str]]
@@ -80,7 +80,7 @@ def _fleet_file(scene: Scene) -> None:
 def begin_own_fleet(scene: Scene) -> None:
     """What a reader of the README has: a namespace, and in it a trainer with the label that the sample names."""
     scene.kubectl.apply(
-        _namespace(TRAINING), trainer("Deployment", contract=False, name="own", fleet={"app": "trainer"})
+        _namespace(TRAINING), trainer("Deployment", contract=False, name="own", fleet={"app": SAMPLE_APP})
     )
     scene.kubectl("rollout", "status", "deployment/own", "-n", TRAINING, "--timeout=180s", timeout=200)
 

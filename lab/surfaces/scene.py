@@ -20,6 +20,7 @@ from lab.progress import step
 from lab.setup.kube import kube_binaries
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
+from precision_operator.contract import INJECTED
 
 SYSTEM = "precision-system"
 TRAINING = "training"
@@ -143,16 +144,27 @@ class Scene:
 
         wait_for(lambda: phase() in phases, what=f"phase {' or '.join(phases)}", seconds=300, found=self._conditions)
 
-    def wait_until_guarded(self, policy: str) -> None:
-        """Wait until new pods get what the policy assigns, and what all of its workloads report is known."""
+    def wait_until_switched(self, policy: str, app: str) -> None:
+        """Wait until all pods of an app were injected, and one of its workloads acknowledged the policy's mode.
+
+        Besides, new pods get what the policy assigns, and its metrics are read.
+        """
         wanted = {"AdmissionEnforced", "MetricsAvailable"}
 
-        def guarded() -> bool:
-            conditions = self.policy(policy).get("status", {}).get("conditions", [])
-            return wanted <= {c["type"] for c in conditions if c["status"] == "True"}
+        def injected() -> list[str]:
+            pods = self.kubectl.json("get", "pods", "-n", TRAINING, "-l", f"app={app}")["items"]
+            return [pod["metadata"].get("annotations", {}).get(INJECTED, "") for pod in pods]
 
-        what = f"{policy} to guard its fleet"
-        wait_for(guarded, what=what, seconds=600, found=lambda: self._conditions(policy))
+        def switched() -> bool:
+            status = self.policy(policy).get("status", {})
+            true = {c["type"] for c in status.get("conditions", []) if c["status"] == "True"}
+            rolling_out = status.get("phase") == "Progressing"  # in a rollback, who is back in the fallback counts
+            return wanted <= true and rolling_out and status["moved"] >= 1 and set(injected()) == {"trainer"}
+
+        def found() -> str:
+            return f"injected: {injected()}; {self._conditions(policy)}"
+
+        wait_for(switched, what=f"a workload of {policy} to acknowledge its mode", seconds=600, found=found)
 
     def healthy(self) -> None:
         """Bring the fleet back from whatever a page did to it: acknowledged, tried again, and all of it in the target."""
@@ -167,7 +179,7 @@ class Scene:
     def _conditions(self, name: str = POLICY) -> str:
         status = self.policy(name).get("status", {})
         shown = [f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in status.get("conditions", [])]
-        return f"{status.get('phase')}\n" + "\n".join(shown)
+        return f"{status.get('phase')} {status.get('progress')}\n" + "\n".join(shown)
 
 
 def build(cluster: Cluster, folder: Path) -> Scene:

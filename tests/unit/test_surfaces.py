@@ -19,6 +19,7 @@ from lab.surfaces.pages import Walk
 from lab.surfaces.scene import Scene
 from lab.surfaces.sentences import PAGE, Rehearsed
 from lab.surfaces.shell import Shell, commands_of
+from precision_operator.contract import INJECTED
 
 KUBECTL = """#!/bin/sh
 echo "kubectl $*"
@@ -98,6 +99,44 @@ def test_the_command_fails_where_a_block_a_value_or_a_figure_does(
     monkeypatch.setattr(surfaces, "pages", lambda _: (good(cli_startup_cpu_seconds=startup), [*failed]))
     assert surfaces.main() == code
     assert (tmp_path / "surfaces.json").exists()
+
+
+class Fleet:
+    """A kubectl that knows a policy, and pods by what admission wrote into each."""
+
+    def __init__(self, status: Figures, *injected: str) -> None:
+        conditions = [{"type": name, "status": "True"} for name in ("AdmissionEnforced", "MetricsAvailable")]
+        self._policy = {"status": {"conditions": conditions} | status}
+        self._pods = [{"metadata": {"annotations": {INJECTED: name} if name else {}}} for name in injected]
+
+    def json(self, _: str, what: str, *__: str) -> Figures:
+        return self._policy if what == "precisionpolicy" else {"items": self._pods}
+
+
+SWITCHED = {"phase": "Progressing", "moved": 1}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "switched"),
+    [
+        (Fleet(SWITCHED, "trainer"), True),
+        (Fleet(SWITCHED, "trainer", ""), False),
+        (Fleet(SWITCHED, "refused: no such container"), False),
+        (Fleet(SWITCHED), False),
+        (Fleet(SWITCHED | {"moved": 0}, "trainer"), False),
+        (Fleet(SWITCHED | {"phase": "RollingBack"}, "trainer"), False),
+        (Fleet(SWITCHED | {"conditions": []}, "trainer"), False),
+        (Fleet({}, "trainer"), False),
+    ],
+    ids=["all", "a-pod-without", "refused", "no-pod", "none-moved", "rolled-back", "not-enforced", "pending"],
+)
+def test_a_new_users_minutes_end_once_pods_are_injected_and_a_workload_has_acknowledged(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, *, switched: bool
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(scene, "wait_for", lambda condition, **_: asked.append(condition()))
+    Scene(cast("Kubectl", fleet), "", Path()).wait_until_switched("trainers", "trainer")
+    assert asked == [switched]
 
 
 def test_a_block_that_fails_is_named_and_the_page_goes_on(reader: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
