@@ -18,7 +18,7 @@ from lab.images.layout import Layout
 from lab.images.packages import Package, packages_of, read_packages, write_packages
 from lab.locking import machine_lock
 from lab.process import run
-from lab.progress import step
+from lab.progress import say, step
 from lab.setup.kube import kube_binaries
 
 EPOCH = "1767225600"
@@ -149,10 +149,14 @@ def plain_http(name: str) -> bool:
 
 
 def push_images(built: Sequence[Built], registry: str, *, tag: str | None = None) -> dict[str, str]:
-    """Push images to a registry; return the name there for each local name. ``tag``: None tags them by content."""
+    """Push images to a registry, and say by which digests they are there; return the name there for each local name.
+
+    ``tag``: None tags them by content.
+    """
     names = {item.image.reference: f"{registry}/{item.image.name}:{tag or item.key}" for item in built}
     for item in built:
-        _shared().push(item, names[item.image.reference])
+        name = names[item.image.reference]
+        say(f"pushed {name}@{_shared().push(item, name)}")
     return names
 
 

@@ -51,8 +51,7 @@ def push(registry: str) -> None:
     for base in (PYTHON, TORCH):
         if found := unpinned(base, base_packages(base)):
             say(f"the base {base.name} has not the packages that {PINS.name} pins: {found}")
-    for name in push_images(built, registry, tag=__version__).values():
-        say(f"pushed {name}")
+    push_images(built, registry, tag=__version__)
     say(torch_note(base_packages(TORCH)))
 
 

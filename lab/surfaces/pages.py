@@ -214,6 +214,11 @@ def _label(_: Scene) -> Mapping[str, str]:
     return {"<your fleet's label>": "fleet=vision"}
 
 
+def _digest(_: Scene) -> Mapping[str, str]:
+    """Of an image that was imported into the node there is none: no registry has it, and the tag stays."""
+    return {"image.digest=sha256:…": "image.digest="}
+
+
 def installed(scene: Scene) -> Mapping[str, str]:
     """What the README's block needs: images that are on the node already, and the name of the reader's Deployment."""
     del scene
@@ -264,6 +269,6 @@ WALKS = (
     Walk("docs/models.md", cluster=False),
     Walk("docs/trainer.md", cluster=False, fill=_checkpoints),
     Walk("docs/analyzer.md", cluster=False),
-    Walk("docs/install.md", begin=_monitors),
+    Walk("docs/install.md", begin=_monitors, fill=_digest),
 )
 """In this order: the quick start makes the fleet that the others look at, and the last one uninstalls."""
