@@ -22,7 +22,7 @@ settings.load_profile("project")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Tests that need minutes of preparation run only where they are asked for."""
+    """Tests that need minutes of preparation run only where they are asked for; records are written only there too."""
     parser.addoption(
         "--older-minor",
         action="store_true",
@@ -32,6 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cert-manager",
         action="store_true",
         help="run also what is marked cert_manager: it compiles cert-manager, once a machine",
+    )
+    parser.addoption(
+        "--record-policies",
+        action="store_true",
+        help="write the policies that tests/support/recorded_policies.py reads: tests/cluster/test_kstatus.py has them",
     )
 
 

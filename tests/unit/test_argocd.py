@@ -1,14 +1,13 @@
-"""What Argo CD shows of a policy and offers to do with it: its own Lua, on what the operator writes."""
+"""What Argo CD shows of a policy and offers to do with it: its own Lua, on policies of a real API server, and on what the
+operator's own code writes in further phases.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from lupa import lua51
 
 from lab.model.world import World
 from precision_operator.api.commands import Command, answered
@@ -16,12 +15,10 @@ from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase
 from precision_operator.api.summary import summary_to_wire
 from precision_operator.core.commands import allowed
+from tests.support.argocd import actions, clicked, definitions, health, offered, unclicked
 from tests.support.fleets import NAN, answer, fleet, held, moving, promoted, respec, waiting_for_a_person
+from tests.support.recorded_policies import NAMES, recorded
 
-CONFIG = Path(__file__).parents[2] / "manifests" / "argocd" / "argocd-cm.yaml"
-DATA = yaml.safe_load(CONFIG.read_text())["data"]
-HEALTH = DATA["resource.customizations.health.precision.genesis.ai_PrecisionPolicy"]
-ACTIONS = yaml.safe_load(DATA["resource.customizations.actions.precision.genesis.ai_PrecisionPolicy"])
 COMMANDS = {
     "promote": Command.PROMOTE,
     "retry": Command.RETRY,
@@ -30,20 +27,6 @@ COMMANDS = {
 }
 
 Json = dict[str, Any]
-
-
-def lua(code: str, body: Json) -> Json:
-    """What a script of Argo CD returns for an object."""
-    runtime = lua51.LuaRuntime(unpack_returned_tuples=True)
-    runtime.globals().obj = runtime.table_from(body, recursive=True)
-    found: Json = _plain(runtime.execute(code))
-    return found
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401  whatever Lua returns
-    if lua51.lua_type(value) != "table":
-        return value
-    return {key: _plain(found) for key, found in value.items()}
 
 
 def body(world: World) -> Json:
@@ -108,30 +91,29 @@ STANDS: list[tuple[Callable[[], World], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("stands", "health"), STANDS, ids=lambda value: getattr(value, "__name__", value))
-def test_the_health_of_a_policy_with_the_operators_own_words(stands: Callable[[], World], health: str) -> None:
+@pytest.mark.parametrize(("stands", "shown"), STANDS, ids=lambda value: getattr(value, "__name__", value))
+def test_the_health_of_a_policy_with_the_operators_own_words(stands: Callable[[], World], shown: str) -> None:
     world = stands()
-    found = lua(HEALTH, body(world))
-    assert found["status"] == health
+    found = health(body(world))
+    assert found["status"] == shown
     assert found["message"]
 
 
 def test_what_the_operator_has_not_seen_is_progressing() -> None:
-    assert lua(HEALTH, {"metadata": {"generation": 1}, "spec": {}})["status"] == "Progressing"
+    assert health({"metadata": {"generation": 1}, "spec": {}})["status"] == "Progressing"
     seen = body(promoted())
     seen["metadata"]["generation"] += 1
-    assert lua(HEALTH, seen)["status"] == "Progressing"
+    assert health(seen)["status"] == "Progressing"
     new = {"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": -1}}
-    assert lua(HEALTH, new)["status"] == "Progressing"
+    assert health(new)["status"] == "Progressing"
 
 
 @pytest.mark.parametrize("stands", [stands for stands, _ in STANDS], ids=lambda stands: stands.__name__)
 def test_an_action_that_is_offered_is_one_that_the_operator_carries_out(stands: Callable[[], World]) -> None:
     world = stands()
-    found = lua(ACTIONS["discovery.lua"], body(world))
-    assert set(found) == set(COMMANDS) == {made["name"] for made in ACTIONS["definitions"]}
-    offered = {name for name, action in found.items() if not action["disabled"]}
-    assert all(allowed(COMMANDS[name], world.policy, world.state) for name in offered)
+    policy = body(world)
+    assert set(actions(policy)) == set(COMMANDS) == definitions()
+    assert all(allowed(COMMANDS[name], world.policy, world.state) for name in offered(policy))
 
 
 @pytest.mark.parametrize(
@@ -139,17 +121,38 @@ def test_an_action_that_is_offered_is_one_that_the_operator_carries_out(stands: 
     [(waiting_for_a_person, "promote"), (held, "retry"), (promoted, "rollback"), (going_back, "rollback-now")],
 )
 def test_what_a_person_may_do_next_is_offered(stands: Callable[[], World], name: str) -> None:
-    assert lua(ACTIONS["discovery.lua"], body(stands()))[name]["disabled"] is False
+    assert name in offered(body(stands()))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_action_answers_the_transition_that_stands_and_changes_nothing_else(name: str) -> None:
-    world = held()
-    before = body(world)
-    (code,) = (made["action.lua"] for made in ACTIONS["definitions"] if made["name"] == name)
-    after = lua(code, before)
+RECORDED: dict[str, tuple[str, set[str]]] = {
+    "unseen": ("Progressing", set()),
+    "paused": ("Suspended", {"promote", "rollback", "rollback-now"}),
+    "healthy": ("Healthy", {"rollback", "rollback-now"}),
+    "degraded": ("Degraded", {"retry", "rollback", "rollback-now"}),
+    "held": ("Degraded", {"retry"}),
+}
+"""Policy of a real API server → its health, and the actions that can be clicked."""
+
+
+def test_every_policy_that_was_recorded_is_judged() -> None:
+    assert set(NAMES) == set(RECORDED)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_health_and_the_actions_of_a_policy_of_a_real_api_server(name: str) -> None:
+    policy = recorded(name)
+    assert (health(policy)["status"], offered(policy)) == RECORDED[name]
+    assert health(policy)["message"]
+
+
+@pytest.mark.parametrize(("name", "action"), [(name, action) for name in NAMES for action in sorted(RECORDED[name][1])])
+def test_an_action_answers_the_transition_that_stands_and_changes_nothing_else(name: str, action: str) -> None:
+    before = recorded(name)
+    after = clicked(action, before)
     annotations = after["metadata"].pop("annotations")
-    given = answered(annotations, COMMANDS[name], world.state.transition_id)
-    assert (len(annotations), given is not None) == (1, True)
-    assert after["metadata"] == before["metadata"]
-    assert after["spec"] == before["spec"]
+    had = before["metadata"].pop("annotations", {})
+    given = {key: value for key, value in annotations.items() if key not in had}
+    assert annotations == had | given
+    assert len(given) == 1
+    assert answered(given, COMMANDS[action], before["status"]["transitionId"]) is not None
+    assert after == unclicked(before)
