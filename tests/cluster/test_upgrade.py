@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import yaml
+
 from lab.cluster import ControlPlane
 from lab.cluster.manifests import until_admitted
 from lab.waiting import wait_for
@@ -24,10 +26,22 @@ from tests.support.rendered import REGISTRY
 from tests.support.shadow_trainers import ShadowTrainers
 
 FLEET, LITERAL, STEADY = "fleet", "literal", "steady"
+OWN_WRITES = 150
+OWN = ("--set", f"config.writesPerSecond={OWN_WRITES}")
+"""A value of the user's."""
 ANSWERED, UNRESPONSIVE = set(HOT[:3]), HOT[3]
 STEADY_LABELS = {"fleet": STEADY}
 PATIENT: Json = {"criteria": NO_SPEED, "rollback": {"ackTimeout": "10m"}}
 """Who does not acknowledge is not restarted for it while the test looks on."""
+
+
+def configure(scene: Scene) -> Json:
+    """Give operators what the chart rendered for them, but for what differs outside of a pod; the chart's configuration."""
+    data = scene.kubectl.json("get", "configmap", "precision-operator", "-n", NAMESPACE)["data"]
+    rendered: Json = yaml.safe_load(data["config.yaml"])
+    prometheus = {"default": {**rendered["prometheus"]["default"], "url": scene.operators.prometheus_url}}
+    scene.operators.settings = {**rendered, "httpPort": 0, "prometheus": prometheus}
+    return rendered
 
 
 def steady() -> list[Json]:
@@ -106,17 +120,21 @@ def assert_new_pods_get_their_mode(scene: Scene) -> None:
 def test_todays_operator_ends_the_rollback_that_the_first_release_began(tmp_path: Path) -> None:
     with ControlPlane(tmp_path) as cluster:
         kubectl = cluster.kubectl
-        run_helm(cluster, "install", "precision-operator", FIRST_CHART, "--create-namespace")
+        run_helm(cluster, "install", "precision-operator", FIRST_CHART, "--create-namespace", *OWN)
         until_admitted(kubectl)
         kubectl("create", "namespace", "training")
         kubectl.wait_for_namespace("training")
         access = cluster.service_account_kubeconfig(NAMESPACE, "precision-operator")
         with staged(kubectl, ShadowTrainers(kubectl, "training"), tmp_path, operator=access) as scene:
+            first = configure(scene)
             roll_back_half_way(scene)
             before, incident, (uid,) = assigned(scene), decided(scene), reports(scene)
             assert before[FLEET]["default"] == "fp32"
             run_helm(cluster, "upgrade", "precision-operator", CHART, "--reset-then-reuse-values", *REGISTRY)
             until_admitted(kubectl)
+            second = configure(scene)
+            assert second.keys() > first.keys(), "the new chart renders names that the first one did not know"
+            assert (first["writesPerSecond"], second["writesPerSecond"]) == (OWN_WRITES, OWN_WRITES), "a value is kept"
             assert_new_pods_get_their_mode(scene)
             restarted = scene.pods()[LITERAL]["metadata"]["uid"]
             scene.operators.source = ROOT / "operator"
