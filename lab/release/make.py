@@ -243,13 +243,23 @@ def _release_chart(workshop: Workshop) -> None:
         tag = f"{workshop.registry}/charts/{CHART.name}:{version}"
         digest, named = (_digest(workshop, name) for name in (tag, f"{workshop.registry}/{OPERATOR.name}:{version}"))
         # The one image that its values name by default.
-        images = [component("container", OPERATOR.name, version, named)]
+        images = [operator_component(version, named)]
         described = bill(component("application", CHART.name, version, digest), images)
         _write(workshop.name(CHART_BILL), described)
         reference = f"{workshop.registry}/charts/{CHART.name}@{digest}"
         sign(workshop, reference)
         attest(workshop, reference, kind=BOM_TYPE, predicate=described)
     pack(workshop, tag, workshop.name(f"{CHART.name}-chart-{{version}}.oci.tar"))
+
+
+def operator_component(version: str, digest: str) -> Json:
+    """The operator's image of a release as the SBOM of the chart names it."""
+    return component("container", OPERATOR.name, version, digest)
+
+
+def archive_hashes(archive: Path) -> list[Json]:
+    """The checksum of an archive as its SBOM has it."""
+    return [{"alg": "SHA-256", "content": sha256(archive)}]
 
 
 def _digest(workshop: Workshop, tag: str) -> str:
@@ -267,7 +277,7 @@ def _release_plugin(workshop: Workshop, platform: plugin.Platform) -> None:
         if sha256(first) != sha256(second):
             raise LabError(f"two builds of {first.name} to be equal", "they differ", "compare two by `tar --list -v`")
     subject: Json = {"type": "application", "name": plugin.PROGRAM, "version": version}
-    subject["hashes"] = [{"alg": "SHA-256", "content": sha256(first)}]
+    subject["hashes"] = archive_hashes(first)
     described = bill(subject, carried(first))
     require_named(first.name, described, packages={}, requirements=locked(plugin.LOCK))
     _write(workshop.target / platform.bill(version), described)

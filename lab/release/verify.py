@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import CommandFailed, LabError
-from lab.images import TRAINER
+from lab.images import OPERATOR, TRAINER, Image
 from lab.progress import say, step
 from lab.release import plugin
 from lab.release.make import (
@@ -23,11 +23,15 @@ from lab.release.make import (
     RELEASES,
     SUMS,
     SUMS_BUNDLE,
+    archive_hashes,
+    operator_component,
     read_sums,
     sha256,
 )
+from lab.release.note import README
 from lab.release.provenance import PREDICATE_TYPE
 from lab.release.tools import Tools, registry, tools
+from precision_operator.api.wire import mapping, sequence
 
 UNKNOWN_MAKER = (
     "who made it was not checked, for the key is the release's own; name one that you trust, got from elsewhere: "
@@ -51,7 +55,9 @@ def verify(folder: Path, *, key: Path | None) -> None:
     programs = tools(making=False)
     public = require_signed(programs, folder, key=key)
     version = folder.name
-    require_bills(folder)
+    require_files(folder)
+    require_archives(folder)
+    digests: dict[Image, str] = {}
     RELEASES.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="verify-", dir=RELEASES) as served,
@@ -68,13 +74,15 @@ def verify(folder: Path, *, key: Path | None) -> None:
                 (BOM_TYPE, read_json(folder / f"{image.name}-{version}.cdx.json")),
             ):
                 _require_attested(programs, folder, public, reference, kind, expected)
+            digests[image] = reference.partition("@")[2]
             say(f"{reference.partition('/')[2]}: signed; provenance and SBOM attested, as they lie here")
         archive = folder / f"{CHART.name}-chart-{version}.oci.tar"
         reference = _restored(programs, archive, f"{address}/charts/{CHART.name}", version)
         _cosign(programs, folder, "verify", "--key", public, PLAIN_HTTP, reference)
         bill = read_json(folder / CHART_BILL.format(version=version))
+        require_named_image(bill, version, digests[OPERATOR])
         _require_attested(programs, folder, public, reference, BOM_TYPE, bill)
-        say(f"{reference.partition('/')[2]}: signed; SBOM attested, as it lies here")
+        say(f"{reference.partition('/')[2]}: signed; SBOM attested, as it lies here, and of this operator's image")
 
 
 def require_signed(programs: Tools, folder: Path, *, key: Path | None) -> Path:
@@ -136,18 +144,43 @@ def require_version(folder: Path) -> None:
         )
 
 
-def require_bills(folder: Path) -> None:
-    """Refuse a release that lacks the SBOM of an image, of the chart or of an archive of the plugin.
+def require_files(folder: Path) -> None:
+    """Refuse a release that lacks any of its parts: images, chart and archives, what describes each, and the page.
 
     Raises:
         LabError: it names the file that is missing.
     """
     version = folder.name
-    names = [f"{image.name}-{version}.cdx.json" for image in IMAGES]
-    names += [CHART_BILL.format(version=version), *(platform.bill(version) for platform in plugin.PLATFORMS)]
+    names = [f"{image.name}-{version}.{kind}" for image in IMAGES for kind in ("oci.tar", "cdx.json", "intoto.json")]
+    names += [f"{CHART.name}-chart-{version}.oci.tar", CHART_BILL.format(version=version), README]
+    names += [name for platform in plugin.PLATFORMS for name in (platform.archive(version), platform.bill(version))]
     for name in names:
         if not (folder / name).is_file():
             raise LabError(f"{name} in the release", "no such file", "make it anew: make release")
+
+
+def require_archives(folder: Path) -> None:
+    """Refuse an SBOM that is of another archive than the one beside it.
+
+    Raises:
+        LabError: it names the SBOM.
+    """
+    for platform in plugin.PLATFORMS:
+        archive, name = platform.archive(folder.name), platform.bill(folder.name)
+        described = mapping(mapping(read_json(folder / name).get("metadata")).get("component")).get("hashes")
+        if described != archive_hashes(folder / archive):
+            raise LabError(f"{name} of the archive {archive}", f"of another one: {described}", _DISTRUST)
+
+
+def require_named_image(bill: Mapping[str, object], version: str, digest: str) -> None:
+    """Refuse an SBOM of the chart that names another image of the operator than ``sha256:…``.
+
+    Raises:
+        LabError: it names what the SBOM names.
+    """
+    named = [mapping(component).get("purl") for component in sequence(bill.get("components"))]
+    if named != [operator_component(version, digest)["purl"]]:
+        raise LabError(f"the operator's image {digest} in the SBOM of the chart", f"{named}", _DISTRUST)
 
 
 def _restored(programs: Tools, archive: Path, repository: str, version: str) -> str:

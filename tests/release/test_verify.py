@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import LabError
+from lab.images import OPERATOR
 from lab.release.make import (
     BOM_TYPE,
     CHART,
@@ -18,13 +19,16 @@ from lab.release.make import (
     IMAGES,
     SUMS,
     Workshop,
+    archive_hashes,
     attest,
     export_key,
+    operator_component,
     pack,
     sha256,
     sign,
     sign_sums,
 )
+from lab.release.note import README
 from lab.release.plugin import PLATFORMS
 from lab.release.provenance import PREDICATE_TYPE, Source
 from lab.release.tools import Tools, registry, tools
@@ -81,6 +85,14 @@ def describe(workshop: Workshop, name: str, reference: str) -> None:
     attest(workshop, reference, kind=PREDICATE_TYPE, predicate=origin["predicate"])
 
 
+def describe_chart(workshop: Workshop, reference: str, image: str) -> None:
+    """Attest an SBOM of the chart that names an image of the registry, and lay it into the release."""
+    digest = workshop.tools("oras", "resolve", "--plain-http", image).strip()
+    bom = {**BILL, "components": [operator_component(VERSION, digest)]}
+    workshop.name(CHART_BILL).write_text(json.dumps(bom))
+    attest(workshop, reference, kind=BOM_TYPE, predicate=bom)
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     """A release whose images, chart and archives are small; all else is as `make release` does it."""
@@ -98,12 +110,13 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
             pack(workshop, tag, workshop.name(f"{image.name}-{{version}}.oci.tar"))
         tag, reference = artifact(workshop, f"charts/{CHART.name}", root)
         sign(workshop, reference)
-        workshop.name(CHART_BILL).write_text(json.dumps(BILL))
-        attest(workshop, reference, kind=BOM_TYPE, predicate=BILL)
+        describe_chart(workshop, reference, f"{address}/{OPERATOR.name}:{VERSION}")
         pack(workshop, tag, workshop.name(f"{CHART.name}-chart-{{version}}.oci.tar"))
         for platform in PLATFORMS:
             (target / platform.archive(VERSION)).write_text(platform.os)
-            (target / platform.bill(VERSION)).write_text(json.dumps(BILL))
+            subject = {"hashes": archive_hashes(target / platform.archive(VERSION))}
+            (target / platform.bill(VERSION)).write_text(json.dumps({**BILL, "metadata": {"component": subject}}))
+        (target / README).write_text("small")
         sign_sums(workshop)
         yield Made(workshop)
 
@@ -156,7 +169,36 @@ def described_otherwise(made: Made) -> None:
 
 
 def chart_described_otherwise(made: Made) -> None:
-    made.file(CHART_BILL).write_text(json.dumps({**BILL, "version": 2}))
+    made.file(CHART_BILL).write_text(json.dumps({**read_json(made.file(CHART_BILL)), "version": 2}))
+    sign_sums(made.workshop)
+
+
+def chart_of_another_image(made: Made) -> None:
+    reference = made.workshop.tools(
+        "oras", "resolve", "--plain-http", f"{made.workshop.registry}/{IMAGES[1].name}:{VERSION}"
+    )
+    bom = {**BILL, "components": [operator_component(VERSION, reference.strip())]}
+    made.file(CHART_BILL).write_text(json.dumps(bom))
+    sign_sums(made.workshop)
+
+
+def archive_of_another_bill(made: Made) -> None:
+    shutil.copy(made.file(PLATFORMS[0].bill(VERSION)), made.file(PLATFORMS[-1].bill(VERSION)))
+    sign_sums(made.workshop)
+
+
+def without_an_archive(made: Made) -> None:
+    made.file(PLATFORMS[0].archive(VERSION)).unlink()
+    sign_sums(made.workshop)
+
+
+def without_the_page(made: Made) -> None:
+    made.file(README).unlink()
+    sign_sums(made.workshop)
+
+
+def without_provenance(made: Made) -> None:
+    made.file(f"{IMAGE}-{{version}}.intoto.json").unlink()
     sign_sums(made.workshop)
 
 
@@ -193,6 +235,11 @@ def unsigned(made: Made) -> None:
         (chart_described_otherwise, rf"the {BOM_TYPE} of charts/{CHART.name} as it lies here"),
         (without_the_bill_of_the_chart, rf"{CHART.name}-chart-{VERSION}\.cdx\.json in the release"),
         (without_the_bill_of_an_archive, rf"{PLATFORMS[-1].bill(VERSION)} in the release"),
+        (chart_of_another_image, r"the operator's image \S+ in the SBOM of the chart"),
+        (archive_of_another_bill, rf"{PLATFORMS[-1].bill(VERSION)} of the archive"),
+        (without_an_archive, rf"{PLATFORMS[0].archive(VERSION)} in the release"),
+        (without_the_page, rf"{README} in the release"),
+        (without_provenance, rf"{IMAGE}-{VERSION}\.intoto\.json in the release"),
         (of_another_image, rf"provenance of \S+/{IMAGE}@"),
         (unsigned, rf"/{IMAGE}@\S+ to be signed by"),
     ],

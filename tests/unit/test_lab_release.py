@@ -1,6 +1,7 @@
 """Of a release: what pins a base, what two builds must share, what an image's statement says, what checksums refuse."""
 
 import io
+import json
 import shlex
 import tarfile
 from collections.abc import Callable
@@ -24,8 +25,8 @@ from lab.release.make import CHART_BILL, IMAGES, SUMS, require_equal, sha256
 from lab.release.plugin import PLATFORMS, write_archive
 from lab.release.provenance import Source, Subject, statement
 from lab.release.publish import install_commands, push_release, require_registry
-from lab.release.sbom import carried, locked, require_named
-from lab.release.verify import require_bills, require_subject, require_sums
+from lab.release.sbom import carried, component, locked, require_named
+from lab.release.verify import require_archives, require_files, require_named_image, require_subject, require_sums
 
 DPKG_STATUS = """\
 Package: libc6
@@ -234,21 +235,57 @@ def test_a_release_that_is_not_what_its_checksums_list_is_refused(
         require_sums(tmp_path)
 
 
-BILLS = [
-    *(f"{image.name}-1.2.3.cdx.json" for image in IMAGES),
-    CHART_BILL.format(version="1.2.3"),
-    *(platform.bill("1.2.3") for platform in PLATFORMS),
+PARTS = [
+    *(f"{image.name}-1.2.3.{kind}" for image in IMAGES for kind in ("oci.tar", "cdx.json", "intoto.json")),
+    *("precision-operator-chart-1.2.3.oci.tar", CHART_BILL.format(version="1.2.3"), "README.md"),
+    *(name for platform in PLATFORMS for name in (platform.archive("1.2.3"), platform.bill("1.2.3"))),
 ]
 
 
-@pytest.mark.parametrize("lacking", ["", *BILLS])
-def test_a_release_that_lacks_a_bill_of_materials_is_refused_by_name(tmp_path: Path, lacking: str) -> None:
+@pytest.mark.parametrize("lacking", ["", *PARTS])
+def test_a_release_that_lacks_a_part_is_refused_by_name(tmp_path: Path, lacking: str) -> None:
     folder = tmp_path / "1.2.3"
     folder.mkdir()
-    for name in set(BILLS) - {lacking}:
+    for name in set(PARTS) - {lacking}:
         (folder / name).touch()
     with pytest.raises(LabError, match=f"{lacking} in the release") if lacking else nullcontext():
-        require_bills(folder)
+        require_files(folder)
+
+
+def described_archives(folder: Path) -> Path:
+    """The archives of a release, each with the part of its SBOM that says whose it is."""
+    for platform in PLATFORMS:
+        archive = folder / platform.archive(folder.name)
+        archive.write_text(platform.os + platform.arch)
+        described = {"metadata": {"component": {"hashes": [{"alg": "SHA-256", "content": sha256(archive)}]}}}
+        (folder / platform.bill(folder.name)).write_text(json.dumps(described))
+    return folder
+
+
+def test_an_archive_with_the_bill_of_itself_is_taken(tmp_path: Path) -> None:
+    require_archives(described_archives(tmp_path))
+
+
+def test_an_archive_with_the_bill_of_another_is_refused(tmp_path: Path) -> None:
+    folder = described_archives(tmp_path)
+    first, *_, last = (folder / platform.bill(folder.name) for platform in PLATFORMS)
+    last.write_text(first.read_text())
+    with pytest.raises(LabError, match=f"{last.name} of the archive"):
+        require_archives(folder)
+
+
+def test_a_bill_that_names_no_archive_is_refused(tmp_path: Path) -> None:
+    folder = described_archives(tmp_path)
+    (folder / PLATFORMS[0].bill(folder.name)).write_text("{}")
+    with pytest.raises(LabError, match="of another one: None"):
+        require_archives(folder)
+
+
+@pytest.mark.parametrize(("named", "taken"), [(["sha256:ab"], True), (["sha256:cd"], False), ([], False)])
+def test_a_chart_whose_bill_names_another_image_of_the_operator_is_refused(named: list[str], *, taken: bool) -> None:
+    described = {"components": [component("container", OPERATOR.name, "1.2.3", digest) for digest in named]}
+    with nullcontext() if taken else pytest.raises(LabError, match="sha256:ab in the SBOM of the chart"):
+        require_named_image(described, "1.2.3", "sha256:ab")
 
 
 class Cosign:

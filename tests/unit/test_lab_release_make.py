@@ -21,7 +21,7 @@ from lab.release import note, plugin
 from lab.release.make import CHART_BILL, Workshop, read_sums
 from lab.release.note import README, SAFE_LOAD_FLOOR, torch_note
 from lab.release.provenance import Source
-from lab.release.verify import require_bills
+from lab.release.verify import require_archives
 
 ROOT = Path(__file__).parents[2]
 OLD = {note.TORCH: Package("2.6.0+dfsg-7", "aaaa")}
@@ -142,7 +142,7 @@ def test_the_key_that_signs_is_made_once_and_outside_of_what_clean_removes(makes
 
 def test_every_part_of_a_release_has_a_bill_of_materials_whose_checksum_is_signed(makes: Makes) -> None:
     folder = makes()
-    require_bills(folder)
+    require_archives(folder)
     assert {file.name for file in folder.glob("*.cdx.json")} <= read_sums(folder).keys()
 
 
