@@ -13,10 +13,9 @@ import yaml
 
 from lab import paths
 from lab.process import run
-from lab.setup.kube import kube_binaries
+from lab.setup import kube, older
 
 CHART = paths.ROOT / "helm" / "precision-operator"
-VERSIONS = paths.ROOT / "docs" / "kubernetes-versions.md"
 
 Value = Any  # of a YAML file
 
@@ -83,7 +82,7 @@ def rendered(values: Value, file: Path) -> str:
     """What the chart makes of values, which are written to a file; empty where it refuses them."""
     file.write_text(yaml.safe_dump(values))
     command: list[str | Path] = [
-        kube_binaries() / "helm",
+        kube.kube_binaries() / "helm",
         "template",
         "precision-operator",
         CHART,
@@ -163,6 +162,5 @@ def _switches(defaults: Value) -> Value:
 
 
 def versions_run() -> list[str]:
-    """The minors of Kubernetes of which the page says that they were run."""
-    rows = [line.split("|") for line in VERSIONS.read_text().splitlines() if line.startswith("| 1.")]
-    return [row[1].strip() for row in rows if row[-2].strip().startswith("**run**")]
+    """The minors of Kubernetes that this checkout compiles and runs, the newest first."""
+    return [version.removeprefix("v").rpartition(".")[0] for version in (kube.VERSION, older.VERSION)]

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lab.setup import kube, older
+from lab.surfaces.chart import versions_run
 from tests.support.rendered import Json
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +21,15 @@ SINCE_1_31 = {
     "lists of 1.34": r"\.(?:flatten|distinct|sortBy)\(|lists\.range\(",
 }
 """Libraries of CEL that 1.30 lacks, and how each is known in an expression (k8s.io/apiserver/pkg/cel/environment)."""
+
+
+def test_the_page_calls_those_versions_run_that_are_compiled_here() -> None:
+    page = (ROOT / "docs" / "kubernetes-versions.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| 1.")]
+    run = {row[1].strip(): row[-2] for row in rows if row[-2].strip().startswith("**run**")}
+    assert list(run) == versions_run()
+    for text, version in zip(run.values(), (kube.VERSION, older.VERSION), strict=True):
+        assert f"**run** on {version.removeprefix('v')}:" in text
 
 
 def policies(kind: str) -> list[Json]:
