@@ -1,19 +1,19 @@
 """The five questions of the root-cause analysis, answered from data as far as data goes; else ``unknown``, and why."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from precision_operator.api.incident import Scope
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec
 from precision_operator.api.state import Phase
-from precision_operator.api.text import bounded
+from precision_operator.api.text import bounded, names
 from precision_operator.api.wire import parse_time
+from precision_operator.incidents.changes import by_workload, changes, in_words, listed, times_before
 from precision_operator.incidents.evidence import OF_A_DAY, RUN_INFO, RUN_LABELS, series_of
 from precision_operator.incidents.report import Evidence, Report, ReviewAnswer
 from precision_operator.incidents.wording import lasted
 from precision_operator.reasons import Reason
-from precision_operator.signals.port import Series
 
 TRIGGERED = "What triggered the rollback?"
 INITIALLY = "Was low precision working initially?"
@@ -30,19 +30,21 @@ _CLASSES: dict[str, str] = {
     Reason.ABORTED: "A person asked for it",
     Reason.NO_DATA: "Monitoring lost",
 }
+_NOT_COMPARED = "images are not compared"
+"""What a change of code shows in: neither trainers nor recordings name it."""
 _WARNING_SHARE = 0.5
 """A signal that passes this share of its threshold warns."""
 
 
-def answer(report: Report, spec: PolicySpec) -> tuple[ReviewAnswer, ...]:
-    """All five."""
-    changed = _changed(report)
+def answer(report: Report, spec: PolicySpec, fleet: Collection[str]) -> tuple[ReviewAnswer, ...]:
+    """All five; ``fleet`` are the names of all workloads that the policy selects."""
+    changed = _changed(report, fleet)
     return (
         ReviewAnswer(TRIGGERED, _CLASSES.get(report.reason, report.reason), report.message),
         _initially(report),
         changed,
         _warnings(report, spec),
-        _again(report, changed),
+        _again(report, changed, fleet),
     )
 
 
@@ -62,36 +64,31 @@ def _find(report: Report, name: str) -> Evidence | None:
     return next((e for e in report.evidence if e.name == name), None)
 
 
-def _series(report: Report, name: str) -> Sequence[Series]:
-    found = _find(report, name)
-    return series_of(found) if found is not None else ()
+def _concerned(report: Report, fleet: Collection[str]) -> set[str]:
+    """Names of the workloads that the incident is about."""
+    return {*report.workloads, *(fleet if report.scope is Scope.FLEET else ())}
 
 
-def _changed(report: Report) -> ReviewAnswer:
+def _changed(report: Report, fleet: Collection[str]) -> ReviewAnswer:
     evidence = _find(report, RUN_INFO)
     if evidence is None or evidence.error or not evidence.series:
         why = evidence.error if evidence is not None and evidence.error else "no genesis_run_info was found"
         return ReviewAnswer(CHANGED, "unknown", why)
-    began = parse_time(report.stages.detected_at) or 0.0
-    before: dict[str, set[str]] = {label: set() for label in RUN_LABELS}
-    after: dict[str, set[str]] = {label: set() for label in RUN_LABELS}
-    for series in series_of(evidence):
-        times = [t for t, _ in series.points]
-        for label in RUN_LABELS:
-            value = series.labels.get(label, "")
-            if times[0] <= began - evidence.step_seconds * 2:
-                before[label].add(value)
-            if times[-1] >= began:
-                after[label].add(value)
-    if not any(before.values()):
-        return ReviewAnswer(CHANGED, "unknown", "the trainers are not older than the breach")
-    news = {label: after[label] - before[label] for label in RUN_LABELS if after[label] - before[label]}
-    if not news:
-        return ReviewAnswer(
-            CHANGED, "Nothing that trainers report: " + ", ".join(RUN_LABELS), "genesis_run_info of 24 h"
-        )
-    text = "; ".join(f"{k}: {_words(before[k])} → {_words(v)}" for k, v in news.items())
-    return ReviewAnswer(CHANGED, bounded(text), "genesis_run_info of 24 h")
+    began, step_seconds = parse_time(report.stages.detected_at) or 0.0, evidence.step_seconds
+    concerned = _concerned(report, fleet)
+    known = {
+        name: series
+        for name, series in by_workload(evidence, concerned, fleet).items()
+        if len(times_before(series, began, step_seconds)) > 1
+    }
+    if not known:
+        return ReviewAnswer(CHANGED, "unknown", f"no trainer of {names(list(concerned))} is older than the breach")
+    missing = concerned - set(known)
+    rests_on = f"genesis_run_info of 24 h of {names(list(known))}"
+    rests_on += f"; unknown: {names(list(missing))}" if missing else ""
+    found = changes(report, known, step_seconds)
+    text = in_words(found, began) if found else "Nothing that trainers report: " + ", ".join(RUN_LABELS)
+    return ReviewAnswer(CHANGED, bounded(f"{text}; {_NOT_COMPARED}"), rests_on)
 
 
 def _warnings(report: Report, spec: PolicySpec) -> ReviewAnswer:
@@ -132,13 +129,16 @@ def _warnings(report: Report, spec: PolicySpec) -> ReviewAnswer:
     return ReviewAnswer(WARNINGS, text, evidence.query)
 
 
-def _again(report: Report, changed: ReviewAnswer) -> ReviewAnswer:
+def _again(report: Report, changed: ReviewAnswer, fleet: Collection[str]) -> ReviewAnswer:
     """A verdict only where the data points to one of the options."""
-    devices = {s.labels.get("device", "") for s in _series(report, RUN_INFO)}
-    bad = {s.labels.get("device", "") for s in _series(report, RUN_INFO) if _breached(s, report)}
+    evidence = _find(report, RUN_INFO)
+    known = by_workload(evidence, {*report.workloads, *fleet}, fleet) if evidence is not None else {}
+    on = {name: {s.labels.get("device", "") for s in series} for name, series in known.items()}
+    devices = set().union(*on.values())
+    bad = set().union(*(on.get(name, set()) for name in report.workloads))
     if len(devices) > 1 and bad and bad < devices and report.scope is not Scope.WORKLOAD:
         return ReviewAnswer(
-            AGAIN, "Only on specific hardware", bounded(f"breached on {_words(bad)} of {_words(devices)}")
+            AGAIN, "Only on specific hardware", bounded(f"breached on {listed(bad)} of {listed(devices)}")
         )
     if " → " in changed.answer:
         kind = (
@@ -152,12 +152,3 @@ def _again(report: Report, changed: ReviewAnswer) -> ReviewAnswer:
             AGAIN, "Not recommended (stay on FP32)", "it is slower than FP32 here, so nothing is gained"
         )
     return ReviewAnswer(AGAIN, "unknown", "the data points to no single cause; see the signals and the runbook")
-
-
-def _breached(series: Series, report: Report) -> bool:
-    pod = series.labels.get("pod", "")
-    return any(pod == name or pod.startswith(f"{name}-") for name in report.workloads)
-
-
-def _words(values: set[str]) -> str:
-    return ", ".join(sorted(v or "unknown" for v in values))

@@ -25,7 +25,7 @@ from precision_operator.incidents.orphans import Orphans, ended
 from precision_operator.incidents.passes import carry_on, retried
 from precision_operator.incidents.progress import TrainingPace, first_reading, next_due, ripen, worth_keeping
 from precision_operator.incidents.questions import answer
-from precision_operator.incidents.report import IncidentPhase, Report, Windows
+from precision_operator.incidents.report import IncidentPhase, Report, ReviewAnswer, Windows
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.incidents.track import Case, Track
 from precision_operator.incidents.wording import Wording
@@ -270,7 +270,7 @@ class Reporter:
         first = first_reading(case.recordings)
         case.report = ripen(case.report, seen, self._pace, now=self._clock.time(), first=first)
         if not case.report.questions:
-            case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
+            case.report = replace(case.report, questions=_answers(case.report, seen))
         # Kept first, then sent: a new leader may send it twice, and never not at all. So what cannot be kept is sent too.
         send_at = self._notifier.due_at(case.report, key.namespace)
         try:
@@ -312,8 +312,12 @@ def _take_evidence(case: Case, seen: RecordedPass) -> bool:
     case.report = replace(case.report, evidence=found.result())
     if IncidentPhase.VERIFYING in (case.asked, case.report.phase):
         case.report = replace(case.report, cost=_with_steps(case))
-    case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
+    case.report = replace(case.report, questions=_answers(case.report, seen))
     return True
+
+
+def _answers(report: Report, seen: RecordedPass) -> tuple[ReviewAnswer, ...]:
+    return answer(report, seen.policy.spec, [workload.name for workload in seen.observation.workloads])
 
 
 def _with_steps(case: Case) -> Cost:
