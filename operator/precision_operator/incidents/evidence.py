@@ -43,9 +43,11 @@ RUN_LABELS = (
 
 OF_A_DAY = "_of_a_day"
 """Follows the name of a signal whose built-in query was asked over a day."""
+SIGNS = (Signal.OVERFLOW, Signal.DIVERGENCE, Signal.FAILURES)
+"""What may have warned of a breach, of whichever signal it was."""
 _DAY_QUERIES = {
     RUN_INFO: f'max by (pod, {", ".join(RUN_LABELS)}) (genesis_run_info{{namespace="$namespace"}})',
-    **{f"{signal}{OF_A_DAY}": SIGNALS[signal].query for signal in (Signal.OVERFLOW, Signal.DIVERGENCE)},
+    **{f"{signal}{OF_A_DAY}": SIGNALS[signal].query for signal in SIGNS},
     "loss_of_a_day": 'max by (pod) (genesis_training_loss{namespace="$namespace"})',
     "throughput_of_a_day": 'max by (pod) (rate(genesis_training_samples_total{namespace="$namespace"}[$window]))',
 }
@@ -68,8 +70,7 @@ _STATISTICS = {
 """What the trainers, and the GPUs where a DCGM exporter runs, said of themselves around the breach."""
 
 _UNITS = {
-    f"{Signal.OVERFLOW}{OF_A_DAY}": SIGNALS[Signal.OVERFLOW].unit,
-    f"{Signal.DIVERGENCE}{OF_A_DAY}": SIGNALS[Signal.DIVERGENCE].unit,
+    **{f"{signal}{OF_A_DAY}": SIGNALS[signal].unit for signal in SIGNS},
     "loss_of_a_day": "loss",
     "throughput_of_a_day": "samples/s",
     "loss_scale": "loss scale",

@@ -10,8 +10,9 @@ from precision_operator.api.state import Phase
 from precision_operator.api.text import bounded, names
 from precision_operator.api.wire import parse_time
 from precision_operator.incidents.changes import by_workload, changes, in_words, listed, times_before
-from precision_operator.incidents.evidence import OF_A_DAY, RUN_INFO, RUN_LABELS, series_of
+from precision_operator.incidents.evidence import RUN_INFO, RUN_LABELS, SIGNS
 from precision_operator.incidents.report import Evidence, Report, ReviewAnswer
+from precision_operator.incidents.signs import sign_of
 from precision_operator.incidents.wording import lasted
 from precision_operator.reasons import Reason
 
@@ -32,8 +33,6 @@ _CLASSES: dict[str, str] = {
 }
 _NOT_COMPARED = "images are not compared"
 """What a change of code shows in: neither trainers nor recordings name it."""
-_WARNING_SHARE = 0.5
-"""A signal that passes this share of its threshold warns."""
 
 
 def answer(report: Report, spec: PolicySpec, fleet: Collection[str]) -> tuple[ReviewAnswer, ...]:
@@ -43,7 +42,7 @@ def answer(report: Report, spec: PolicySpec, fleet: Collection[str]) -> tuple[Re
         ReviewAnswer(TRIGGERED, _CLASSES.get(report.reason, report.reason), report.message),
         _initially(report),
         changed,
-        _warnings(report, spec),
+        _warnings(report, spec, fleet),
         _again(report, changed, fleet),
     )
 
@@ -91,42 +90,22 @@ def _changed(report: Report, fleet: Collection[str]) -> ReviewAnswer:
     return ReviewAnswer(CHANGED, bounded(f"{text}; {_NOT_COMPARED}"), rests_on)
 
 
-def _warnings(report: Report, spec: PolicySpec) -> ReviewAnswer:
-    signal = next((s for s, record in SIGNALS.items() if record.reason == report.reason), None)
-    if signal is None:
-        return ReviewAnswer(WARNINGS, "unknown", "no metric called for this rollback")
-    evidence = _find(report, signal.value)
-    if evidence is None or evidence.error or not evidence.series:
-        return ReviewAnswer(
-            WARNINGS, "unknown", evidence.error if evidence and evidence.error else "no samples were found"
-        )
-    criterion = spec.criterion(signal)
-    day = _find(report, f"{signal.value}{OF_A_DAY}")
-    asked = [evidence]
-    if day is not None and day.series and not (criterion.query or criterion.promql):
-        asked.append(day)  # of another query than the built-in one it says nothing
-    level = criterion.enter / _WARNING_SHARE if criterion.lower_is_worse else criterion.enter * _WARNING_SHARE
-    level = min(level, (1 + criterion.enter) / 2) if criterion.lower_is_worse else level
-    began = parse_time(report.stages.detected_at) or 0.0
-    read_s = began - min(parse_time(each.start) or began for each in asked)
-    early = [
-        t
-        for each in asked
-        for series in series_of(each)
-        for t, value in series.points
-        if t < began and (value < level if criterion.lower_is_worse else value > level)
+def _warnings(report: Report, spec: PolicySpec, fleet: Collection[str]) -> ReviewAnswer:
+    breached = [s for s, record in SIGNALS.items() if record.reason == report.reason]
+    concerned = _concerned(report, fleet)
+    signs = [
+        sign_of(signal, report, spec, concerned=concerned, fleet=fleet) for signal in dict.fromkeys((*breached, *SIGNS))
     ]
-    side = "below" if criterion.lower_is_worse else "above"
-    if not early:
-        return ReviewAnswer(
-            WARNINGS,
-            f"No, in the {lasted(read_s)} before: it came at once",
-            f"{signal} was never {side} {level:g} in that time",
-        )
-    text = (
-        f"Yes: {signal} was {side} {level:g} from {began - min(early):.0f} s before, of {lasted(read_s)} that were read"
-    )
-    return ReviewAnswer(WARNINGS, text, evidence.query)
+    read = [sign for sign in signs if sign.read_seconds]
+    warned = [sign for sign in read if sign.warned_seconds is not None]
+    others = "; ".join(str(sign) for sign in signs if sign not in warned)
+    if warned:
+        return ReviewAnswer(WARNINGS, "Yes: " + "; ".join(map(str, warned)), others)
+    if not read:
+        return ReviewAnswer(WARNINGS, "unknown", others)
+    unknown = ", ".join(sign.signal for sign in signs if sign not in read)
+    text = f"No, in the {lasted(min(sign.read_seconds for sign in read))} before"
+    return ReviewAnswer(WARNINGS, f"{text}; unknown: {unknown}" if unknown else text, others)
 
 
 def _again(report: Report, changed: ReviewAnswer, fleet: Collection[str]) -> ReviewAnswer:

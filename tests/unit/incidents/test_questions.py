@@ -1,4 +1,4 @@
-"""The questions of the root-cause analysis: what changed is looked for in the incident's own workloads, for a whole day."""
+"""The questions of the root-cause analysis: the incident's own workloads are looked at, for a whole day."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
 from precision_operator.incidents.evidence import DAY_SECONDS, Question, keep
-from precision_operator.incidents.questions import AGAIN, CHANGED, answer
+from precision_operator.incidents.questions import AGAIN, CHANGED, WARNINGS, answer
 from precision_operator.incidents.report import Evidence, Report, Stages, stamp
 from precision_operator.reasons import Reason
 from precision_operator.signals.port import Series
@@ -108,3 +108,44 @@ def test_hardware_of_other_policies_is_no_hardware_of_the_fleet() -> None:
     assert answers(report(of_a_day("run_info", bad, foreign)))[AGAIN] == "unknown"
     good = ran("hot-2-1", -DAY_SECONDS, STEP, device="b")
     assert answers(report(of_a_day("run_info", bad, good)))[AGAIN] == "Only on specific hardware"
+
+
+def values(name: str, *points: tuple[float, float], pod: str = "hot-1-5") -> Evidence:
+    """Of a signal, by hours before the breach."""
+    return of_a_day(name, Series({"pod": pod}, tuple((BEGAN - hours * 3600.0, value) for hours, value in points)))
+
+
+CALM = tuple(values(f"{name}_of_a_day", (20, 0.01), (1, 0.01)) for name in ("overflow", "divergence", "failures"))
+
+
+@pytest.mark.parametrize(
+    "reason", [Reason.OVERFLOW_RATE_HIGH, Reason.LOSS_NOT_FINITE, Reason.TRAINING_SLOW, Reason.ABORTED]
+)
+@pytest.mark.parametrize(("sign", "level"), [("overflow", "0.15"), ("divergence", "0.1"), ("failures", "0.25")])
+def test_each_sign_warns_whatever_breached(reason: str, sign: str, level: str) -> None:
+    rising = values(f"{sign}_of_a_day", (20, 0.01), (5, 0.28))
+    calm = (evidence for evidence in CALM if evidence.name != rising.name)
+    found = answers(report(rising, *calm, reason=reason))[WARNINGS]
+    assert found == f"Yes: {sign} was above {level} from 18000 s before, of 24.0 h that were read"
+
+
+def test_all_signs_that_warned_are_named() -> None:
+    signs = [values(f"{sign}_of_a_day", (5, 0.28)) for sign in ("overflow", "divergence", "failures")]
+    found = answers(report(*signs))[WARNINGS]
+    assert [part.split()[0] for part in found.removeprefix("Yes: ").split("; ")] == [
+        "overflow",
+        "divergence",
+        "failures",
+    ]
+
+
+def test_no_sign_is_said_only_of_what_was_read() -> None:
+    assert answers(report(*CALM))[WARNINGS] == "No, in the 24.0 h before"
+    ended = values("failures_of_a_day", (5, float("nan")))
+    assert answers(report(*CALM[:2], ended))[WARNINGS] == "No, in the 24.0 h before; unknown: failures"
+    assert answers(report())[WARNINGS] == "unknown"
+
+
+def test_a_sign_of_another_workload_is_none() -> None:
+    foreign = values("overflow_of_a_day", (5, 0.28), pod="hot-1-big-1")
+    assert answers(report(foreign, *CALM[1:]))[WARNINGS] == "No, in the 24.0 h before; unknown: overflow"

@@ -60,7 +60,7 @@ async def test_a_rollback_has_one_incident_with_its_stages_inputs_and_evidence()
     assert len(tape.recordings) == report.recordings.count > 3
     assert first_difference(tape.recordings) is None
     assert [r.state.phase for r in tape.recordings][:2] == [Phase.HEALTHY, Phase.HEALTHY]
-    day = {"run_info", *(f"{name}_of_a_day" for name in ("overflow", "divergence", "loss", "throughput"))}
+    day = {"run_info", *(f"{name}_of_a_day" for name in ("overflow", "divergence", "failures", "loss", "throughput"))}
     statistics = {"loss_scale", "grad_norm", "sentinel_level", "gpu_utilisation", "gpu_memory_used"}
     statistics |= {"training_step", "training_step_origin"}
     assert {e.name for e in report.evidence} == {*(s.value for s in Signal), *day, *statistics}
@@ -138,9 +138,9 @@ async def test_a_warning_of_hours_ago_is_found_and_the_span_that_was_read_is_nam
         return keep(Question(name, "q", since, began), [Series({"pod": "hot-1-1"}, points)], first=())
 
     near = overflow("overflow", began - 1800.0, (began - 600.0, 0.01))
-    assert warned(near) == "No, in the 30.0 min before: it came at once"
+    assert warned(near) == "No, in the 30.0 min before; unknown: divergence, failures"
     calm = overflow("overflow_of_a_day", began - DAY_SECONDS, (began - 18000.0, 0.01))
-    assert warned(near, calm) == "No, in the 24.0 h before: it came at once"
+    assert warned(near, calm) == "No, in the 24.0 h before; unknown: divergence, failures"
     day = overflow("overflow_of_a_day", began - DAY_SECONDS, (began - 18000.0, 0.2), (began - 600.0, 0.01))
     assert warned(near, day) == "Yes: overflow was above 0.15 from 18000 s before, of 24.0 h that were read"
 
