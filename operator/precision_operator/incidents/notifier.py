@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from precision_operator.api.messages import MessageKind
+from precision_operator.api.wire import parse_time
 from precision_operator.incidents.channels import NotDelivered, Outgoing, send
 from precision_operator.incidents.document import name_for
 from precision_operator.incidents.report import Message, Report
@@ -237,7 +238,7 @@ class Notifier:
         return Post(
             f"{namespace}/{name_for(report)}",
             report.messages,
-            roles=lambda message: _roles(report, message),
+            roles=lambda message: _roles(report, message, self._wording),
             facts=lambda message: {
                 **facts,
                 **links(
@@ -267,16 +268,19 @@ def _noted(message: Message, channel: str) -> Message:
     return replace(message, delivered=(*message.delivered, channel))
 
 
-def _roles(report: Report, message: Message) -> tuple[str, ...]:
+def _roles(report: Report, message: Message, wording: Wording) -> tuple[str, ...]:
     """The first message goes to who is on call; each escalation reaches one rung higher; the all-clear whoever got one.
 
-    A verification that failed goes to them, and to the ML lead in any case: it is no incident of the platform any more.
+    A verification that failed goes to them, to the ML lead in any case, and as high as an escalation that long after the
+    breach would: the fallback was acknowledged, and nothing is resolved.
     """
     escalations = [m.at for m in report.messages if m.kind == MessageKind.ESCALATION]
     if message.kind == MessageKind.ALL_CLEAR:
         reached = len(escalations)
     elif message.kind == MessageKind.VERIFICATION_FAILED:
-        reached = max(1, len(escalations))
+        began = parse_time(report.stages.detected_at) or report.decided_at
+        lasted = (parse_time(message.at) or began) - began
+        reached = max(1, len(escalations), sum(lasted >= seconds for seconds in wording.escalate_after_seconds))
     else:
         reached = sum(at <= message.at for at in escalations)
     return roles_of(reached)
