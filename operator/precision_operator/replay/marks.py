@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-WIDTH_INCHES = 10.0
-"""Of a picture."""
 MOMENTS = 100
 """Moments that are drawn; the newest."""
 _ROWS = 3
@@ -23,14 +21,14 @@ _PHASES: Mapping[str, tuple[str, str]] = {
     Phase.PENDING: ("#eeeeee", ""),
     Phase.PROGRESSING: ("#d6e8f5", ""),
     Phase.PAUSED: ("#e6dcf2", "..."),
-    Phase.HEALTHY: ("#ffffff", ""),
+    Phase.HEALTHY: ("#eef7ee", ""),
     Phase.DEGRADED: ("#fbe9c6", ""),
     Phase.ROLLING_BACK: ("#f3bfa3", "\\\\\\\\"),
     Phase.HELD: ("#f9dfd2", "////"),
 }
 """Fill and hatch of a phase: neighbours differ in print, too."""
 _MOMENT, _EDGE = "#8b0000", "#9a9a9a"
-_MARGIN_POINTS, _CHARACTER_POINTS = 80.0, 4.6
+_CHARACTER_POINTS = 4.6
 
 
 def days_of(seconds: float) -> float:
@@ -61,11 +59,14 @@ def shade(all_axes: Sequence[Axes], phases: Sequence[tuple[str, float]], start: 
 
 
 def mark(all_axes: Sequence[Axes], moments: Sequence[tuple[str, float]], start: float, end: float) -> list[Artist]:
-    """Draw the moments, their names above the first panel, none over another; the legend says how many found no place."""
+    """Draw the moments, their names above the first panel, none over another; the legend says how many found no place.
+
+    The axes have their limits and their width.
+    """
     from matplotlib.lines import Line2D
 
     seen = sorted((one for one in moments if start <= one[1] <= end), key=lambda one: one[1])[-MOMENTS:]
-    width = WIDTH_INCHES * 72 - _MARGIN_POINTS
+    width = all_axes[0].get_window_extent().width * 72 / all_axes[0].figure.dpi
     free = [-math.inf] * _ROWS
     unnamed = 0
     for name, at in seen:

@@ -16,25 +16,31 @@ from precision_operator.api.text import bounded
 from precision_operator.errors import ConfigurationError, OperatorError
 from precision_operator.reasons import Reason
 from precision_operator.replay.curves import name_of, shortened, with_gaps, worst_first
-from precision_operator.replay.marks import WIDTH_INCHES, days_of, mark, shade
+from precision_operator.replay.marks import days_of, mark, shade
 from precision_operator.signals.port import Series
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 """Of the named series: those of Okabe and Ito, which most colour-blind people tell apart; the markers are for the others."""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 OTHERS = 40
 """Series of one panel that are drawn beside the named ones, in grey and without a name."""
-_LEVELS = 4
-"""Levels of a panel that are drawn: their names stand side by side."""
+_WIDTH_INCHES = 10.0
+_NAME_POINTS = 11.0
+"""Height of a level's name, with what keeps it apart from the next one."""
 _LEVEL, _GRID, _OTHER = "#555555", "#e4e4e4", "#b5b5b5"
-_STEEP = 50.0
+_STEEP = 5.0
 """Times the highest threshold; where values go beyond it, a linear axis would show nothing but their peak."""
 _DECADES = 1e3
+_TICKS = 8
+"""Of such an axis."""
+_LINEAR = 0.4
+"""Of a symmetric logarithmic axis: the part up to the highest threshold, as a share of the decades beyond it."""
 _UNITS = {"share": "share, %", "multiple": "multiple of FP32", "steps": "steps"}
 ENDINGS = (".png", ".svg", ".pdf")
 
@@ -122,26 +128,38 @@ def _compose(picture: Picture) -> Figure:
     from matplotlib.figure import Figure
 
     count = max(1, len(picture.panels))
-    figure = Figure(figsize=(WIDTH_INCHES, 2.3 * count + 1.2), layout="constrained")
+    figure = Figure(figsize=(_WIDTH_INCHES, 2.3 * count + 1.2), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(bounded(picture.heading, 110), x=0.01, ha="left", fontsize=11)
     all_axes: list[Axes] = figure.subplots(count, 1, squeeze=False, sharex=True)[:, 0].tolist()
     start, end = _extent(picture)
     colours = {name: index for index, name in enumerate(_named(picture.panels))}
     others = drawn = 0
+    names: list[list[Annotation]] = []
     for axes, panel in zip(all_axes, picture.panels, strict=False):
         shown, rest = _lines(axes, panel, colours)
         others, drawn = max(others, rest), max(drawn, shown)
-        _levels(axes, panel)
+        names.append(_levels(axes, panel))
         _frame(axes, panel)
     phases = shade(all_axes, picture.phases, start, end)
-    moments = mark(all_axes, picture.moments, start, end)
     all_axes[0].set_xlim(days_of(start), days_of(end))
     _time(all_axes[-1], start, end)
+    _lay_out(figure)
+    moments = mark(all_axes, picture.moments, start, end)
     handles = [*_series_handles(colours, drawn, others), *phases, *moments]
     if handles:
         figure.legend(handles=handles, loc="outside lower left", ncols=4, fontsize=8, frameon=False)
+    _lay_out(figure)
+    for axes, found in zip(all_axes, names, strict=False):
+        _spread(axes, found)
     return figure
+
+
+def _lay_out(figure: Figure) -> None:
+    """Find out how large the axes are."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
 
 
 def _extent(picture: Picture) -> tuple[float, float]:
@@ -190,26 +208,51 @@ def _xy(series: Series) -> tuple[list[float], list[float]]:
     return [days_of(at) for at, _ in points], [value if math.isfinite(value) else math.nan for _, value in points]
 
 
-def _levels(axes: Axes, panel: Panel) -> None:
-    """Each named on its own line, at a place of its own: levels may lie close together."""
-    from matplotlib.patheffects import withStroke
-
-    for place, (name, level) in enumerate(panel.levels[:_LEVELS]):
+def _levels(axes: Axes, panel: Panel) -> list[Annotation]:
+    """Draw them; each is named beside the axes, where its name lies on no line."""
+    for _, level in panel.levels:
         axes.axhline(level, color=_LEVEL, linestyle="--", linewidth=1, zorder=2.5)
-        axes.text(
-            *(0.995 - 0.24 * place, level, f"{name} {_amount(level, panel.unit)}"),
-            transform=axes.get_yaxis_transform(),
-            ha="right",
-            va="bottom",
+    return [
+        axes.annotate(
+            *(f"{name} {_amount(level, panel.unit)}", (1.0, level)),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(1.02, 0.5),
+            textcoords="axes fraction",
+            va="center",
             fontsize=8,
             color=_LEVEL,
-            zorder=5,
-            path_effects=[withStroke(linewidth=2.5, foreground="white")],
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": _LEVEL,
+                "linewidth": 0.6,
+                "shrinkA": 0,
+                "shrinkB": 0,
+                "relpos": (0, 0.5),
+            },
         )
+        for name, level in panel.levels
+    ]
+
+
+def _spread(axes: Axes, names: Sequence[Annotation]) -> None:
+    """Put each name at the height of its level, or as near as the others leave room for it."""
+    height = _NAME_POINTS * axes.figure.dpi / 72 / axes.get_window_extent().height
+    level = axes.get_yaxis_transform() - axes.transAxes
+    ordered = sorted(names, key=lambda one: one.xy[1])
+    wanted = [float(level.transform(one.xy)[1]) for one in ordered]
+    for place in range(1, len(wanted)):
+        wanted[place] = max(wanted[place], wanted[place - 1] + height)
+    most = 1.0
+    for place in reversed(range(len(wanted))):
+        wanted[place] = min(wanted[place], most)
+        most = wanted[place] - height
+    for one, at in zip(ordered, wanted, strict=True):
+        one.set_y(at)
 
 
 def _frame(axes: Axes, panel: Panel) -> None:
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, SymmetricalLogLocator
 
     axes.set_title(panel.title, loc="left", fontsize=9, fontweight="bold")
     axes.set_ylabel(_UNITS.get(panel.unit, panel.unit), fontsize=8)
@@ -223,8 +266,11 @@ def _frame(axes: Axes, panel: Panel) -> None:
         axes.set_yticks([])
         return
     highest = max((abs(level) for _, level in panel.levels), default=0.0)
-    if highest and max(map(abs, known)) > _STEEP * highest:
-        axes.set_yscale("symlog", linthresh=highest)
+    if highest and (peak := max(map(abs, known))) > _STEEP * highest:
+        axes.set_yscale("symlog", linthresh=highest, linscale=max(1.0, _LINEAR * math.log10(peak / highest)))
+        locator = SymmetricalLogLocator(axes.yaxis.get_transform())
+        locator.set_params(numticks=_TICKS)
+        axes.yaxis.set_major_locator(locator)
     elif not panel.levels and min(known) > 0 and max(known) > _DECADES * min(known):
         axes.set_yscale("log")
     elif panel.unit == "steps" and max(known) < 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+from matplotlib.text import Annotation, Text
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signal_records import DEFAULT_CRITERIA
@@ -43,7 +44,7 @@ def test_axes_have_units_and_the_time_has_its_day_year_and_zone() -> None:
     assert compose(picture(over_night)).axes[-1].get_xlabel() == "UTC, 2023-11-14 to 2023-11-15"
 
 
-def test_each_threshold_is_named_on_its_own_line() -> None:
+def test_each_threshold_is_named_at_its_own_line() -> None:
     for axes, wanted in zip(
         compose(picture(line("a", 0.1, 0.9))).axes,
         (
@@ -57,10 +58,31 @@ def test_each_threshold_is_named_on_its_own_line() -> None:
         ),
         strict=True,
     ):
-        named = {text.get_text(): text for text in axes.texts}
-        assert {name: named[name].get_position()[1] for name in wanted} == wanted
-        places = [named[name].get_position()[0] for name in wanted]
-        assert len(set(places)) == len(places), "levels that lie close together have their names side by side"
+        assert {text.get_text(): text.xy[1] for text in axes.texts if isinstance(text, Annotation)} == wanted
+
+
+@pytest.mark.parametrize("signal", [Signal.OVERFLOW, Signal.DIVERGENCE])
+@pytest.mark.parametrize("peak", [0.01, 0.8, 3.0, 14.0, 1e4, 1e13])
+def test_names_of_thresholds_and_ticks_lie_on_no_line_and_on_no_other(signal: Signal, peak: float) -> None:
+    series = [line("a", 0.01, -0.02, 0.1, peak)]
+    figure = compose(Picture("", [Panel("", "share", series, LEVELS[signal])] * 3, PHASES, [("detected", BEGAN)]))
+    figure.canvas.draw()
+    for axes in figure.axes:
+        names = [text for text in axes.texts if text.get_text().endswith("%")]
+        boxes = [Text.get_window_extent(text) for text in names]  # without its line
+        assert len(boxes) == 4
+        assert all(axes.bbox.x1 < box.x0 and box.x1 <= figure.bbox.x1 for box in boxes), "beside curves and lines"
+        assert all(axes.bbox.y0 < box.y1 and box.y0 < axes.bbox.y1 for box in boxes)
+        ticks = [text.get_window_extent() for text in axes.get_yticklabels() if text.get_text()]
+        shown = [box for box in ticks if axes.bbox.y0 <= (box.y0 + box.y1) / 2 <= axes.bbox.y1]
+        for group in (boxes, shown):
+            assert not any(one.overlaps(other) for i, one in enumerate(group) for other in group[:i])
+
+
+def test_a_level_is_told_from_zero_once_values_go_far_beyond_it() -> None:
+    (axes,) = compose(Picture("", [Panel("", "share", [line("a", 0.0, 3.0)], LEVELS[Signal.DIVERGENCE])])).axes
+    (zero, _), (lowest, _) = axes.transData.transform([(0.0, 0.0), (0.0, 0.05)])[:, ::-1]
+    assert lowest - zero > 0.05 * axes.bbox.height
 
 
 def test_one_legend_names_series_and_the_phases_that_are_seen() -> None:
