@@ -259,13 +259,15 @@ def _beside(written: "Backtest", other: "Backtest", settings: str) -> None:
 
 def _picture(policy: "Policy", result: "Backtest", kept: "Thinned", span: "Span") -> "Picture":
     from precision_operator.api.signal_records import SIGNALS
+    from precision_operator.incidents.evidence import title_of
     from precision_operator.replay.curves import levels_of
     from precision_operator.replay.plots import Panel, Picture
 
     series = kept.series()
     panels = [
         Panel(
-            *(criterion.signal.value, SIGNALS[criterion.signal].unit, series[criterion.signal], levels_of(criterion)),
+            title_of(criterion.signal),
+            *(SIGNALS[criterion.signal].unit, series[criterion.signal], levels_of(criterion)),
             lower_is_worse=criterion.lower_is_worse,
         )
         for criterion in policy.spec.criteria

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from precision_operator.api.criteria import Criterion
+from precision_operator.api.policy import Policy
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.text import bounded
@@ -87,6 +89,28 @@ _UNITS = {
 def unit_of(name: str) -> str:
     """What the values of a signal, or of other evidence, are measured in; empty: not known."""
     return SIGNALS[Signal(name)].unit if name in set(Signal) else _UNITS.get(name, "")
+
+
+_TITLES = {
+    Signal.NON_FINITE.value: "Non-finite losses",
+    "grad_norm": "Gradient norm",
+    "gpu_utilisation": "GPU utilisation",
+    "gpu_memory_used": "GPU memory used",
+}
+
+
+def title_of(name: str) -> str:
+    """What a person reads above a chart of a signal, or of other evidence."""
+    signal = name.removesuffix(OF_A_DAY)
+    title = _TITLES.get(signal) or signal[:1].upper() + signal[1:].replace("_", " ")
+    return title if signal == name else f"{title}, the day before"
+
+
+def criterion_of(policy: Policy | None, name: str) -> Criterion | None:
+    """Whose thresholds hold for evidence; over a day the built-in query is asked, which one with its own does not mean."""
+    signal = name.removesuffix(OF_A_DAY)
+    found = next((c for c in policy.spec.criteria if c.signal.value == signal), None) if policy is not None else None
+    return None if found is not None and signal != name and (found.query or found.promql) else found
 
 
 @dataclass(frozen=True, slots=True)

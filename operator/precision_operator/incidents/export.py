@@ -5,12 +5,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from precision_operator.api.policy import Policy
-from precision_operator.api.spec import Criterion
 from precision_operator.api.state import Phase
 from precision_operator.api.wire import mapping, parse_time, text
 from precision_operator.incidents.document import from_body
-from precision_operator.incidents.evidence import RUN_INFO, series_of, unit_of
+from precision_operator.incidents.evidence import RUN_INFO, criterion_of, series_of, title_of, unit_of
 from precision_operator.incidents.markdown import page
 from precision_operator.incidents.report import Evidence, Report
 from precision_operator.replay.codec import RecordingError
@@ -65,12 +63,12 @@ def picture(report: Report, evidence: Evidence, tape: Tape, *, where: str) -> Pi
         RecordingError: the data is damaged.
     """
     policy = tape.recordings[-1].policy if tape.recordings else None
-    criterion = _criterion(policy, evidence.name)
+    criterion = criterion_of(policy, evidence.name)
     levels = levels_of(criterion) if criterion is not None else []
     stages = (("detected", report.stages.detected_at), ("in fallback", report.stages.last_ack_at))
     moments = [(name, at) for name, stamp in stages if (at := parse_time(stamp)) is not None]
     panel = Panel(
-        *(evidence.name, unit_of(evidence.name), series_of(evidence), levels),
+        *(title_of(evidence.name), unit_of(evidence.name), series_of(evidence), levels),
         lower_is_worse=criterion is not None and criterion.lower_is_worse,
         left_out=evidence.dropped,
     )
@@ -93,8 +91,3 @@ def _phases(report: Report, tape: Tape) -> list[tuple[str, float]]:
         last = mapping(mapping(tape.recordings[-1].decision).get("state")).get("phase", Phase.PENDING)
         found.append((str(last), previous))
     return [one for i, one in enumerate(found) if i == 0 or one[0] != found[i - 1][0]]
-
-
-def _criterion(policy: Policy | None, signal: str) -> Criterion | None:
-    criteria = policy.spec.criteria if policy is not None else ()
-    return next((c for c in criteria if c.signal.value == signal), None)

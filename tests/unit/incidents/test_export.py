@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from precision_operator.incidents.export import export, picture
 from precision_operator.incidents.report import stamp
 from precision_operator.kube.port import JsonObject
 from precision_operator.replay.codec import RecordingError
-from precision_operator.replay.recording import pack, unpack
+from precision_operator.replay.recording import Tape, pack, unpack
 from tests.support.reported import rolled_back
 
 
@@ -49,6 +51,21 @@ def test_a_plot_shades_the_phases_from_before_the_rollback_to_what_it_led_to(bod
         ("in fallback", parse_time(report.stages.last_ack_at)),
     ]
     assert (shown.panels[0].unit, shown.panels[0].levels[0]) == ("share", ("breach above", 0.3))
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted"), [({}, [("breach above", 0.3)]), ({"query": "mine"}, []), ({"promql": "mine"}, [])]
+)
+def test_a_day_of_a_signal_has_its_thresholds_where_the_same_query_is_judged(
+    body: JsonObject, own: dict[str, Any], wanted: list[tuple[str, float]]
+) -> None:
+    report = from_body(body)
+    evidence = next(one for one in report.evidence if one.name == "overflow_of_a_day")
+    last = unpack(report.recordings.tape).recordings[-1]
+    criteria = tuple(replace(one, **own) for one in last.policy.spec.criteria)
+    judged = replace(last.policy, spec=replace(last.policy.spec, criteria=criteria))
+    (panel,) = picture(report, evidence, Tape((replace(last, policy=judged),)), where="ns").panels
+    assert (panel.title, list(panel.levels[:1])) == ("Overflow, the day before", wanted)
 
 
 def event(kind: str, name: str, at: str, message: str = "so it was", reason: str = "BackOff") -> JsonObject:

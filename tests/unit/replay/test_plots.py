@@ -93,6 +93,8 @@ def test_one_legend_names_series_and_the_phases_that_are_seen() -> None:
         *("b", "a", "0 of 3 others", "phase Healthy", "phase RollingBack", "phase Held"),
     ]
     shaded = [axes.patches for axes in figure.axes]
+    white = (1.0, 1.0, 1.0, 1.0)
+    assert all(patch.get_facecolor() != white for patches in shaded for patch in patches), "white is no known phase"
     assert [[patch.get_hatch() or "" for patch in patches] for patches in shaded] == [["", "\\\\\\\\", "////"]] * 2
 
 

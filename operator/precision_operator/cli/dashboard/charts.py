@@ -7,7 +7,7 @@ from precision_operator.api.policy import Policy
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.wire import parse_time
-from precision_operator.incidents.evidence import series_of, unit_of
+from precision_operator.incidents.evidence import criterion_of, series_of, title_of, unit_of
 from precision_operator.incidents.report import Evidence, Report
 from precision_operator.replay.curves import name_of, worst_first
 from precision_operator.replay.recording import Recording
@@ -65,7 +65,7 @@ def of_series(
     name: str, series: Sequence[Series], policy: Criteria, *, source: str, moments: Sequence[Chart] = ()
 ) -> Chart:
     """A signal by its series, the worst first, with the threshold of the policy."""
-    criterion = next((c for c in policy.spec.criteria if c.signal.value == name), None) if policy is not None else None
+    criterion = criterion_of(policy, name)
     lower = criterion is not None and criterion.lower_is_worse
     ranked = worst_first(series, lower_is_worse=lower)
     lines: list[Chart] = [{"name": name_of(one), "points": _points(one.points)} for one in ranked[:LINES]]
@@ -98,6 +98,7 @@ def _chart(
 ) -> Chart:
     return {
         "name": name,
+        "title": title_of(name),
         "meaning": SIGNALS[Signal(name)].text if name in set(Signal) else "",
         "unit": unit,
         "source": source,

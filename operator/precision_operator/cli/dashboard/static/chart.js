@@ -21,13 +21,10 @@ const trim = (value) => {
 
 const last = (line) => line.points.findLast(([, value]) => value !== null)?.[1] ?? null;
 
-const TITLES = { workloads: "Workloads", nonFinite: "Non-finite losses" };
-const title = (name) => TITLES[name] ?? name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
-
 /** The charts that have something to show, and in one line the names of those that have not. */
 export function charts(all) {
   const empty = all.filter((data) => !drawable(data).length && !data.note);
-  const names = empty.map((data) => title(data.name).toLowerCase()).join(", ");
+  const names = empty.map((data) => data.title.toLowerCase()).join(", ");
   return [
     el("div", { class: "charts" }, all.filter((data) => !empty.includes(data)).map(chart)),
     names ? el("p", { class: "none" }, `No samples of ${names}: not known, which is not the same as good.`) : null,
@@ -37,7 +34,7 @@ export function charts(all) {
 const drawable = (data) => data.lines.flatMap((line) => line.points).filter(([, value]) => value !== null);
 
 function chart(data) {
-  const name = title(data.name);
+  const name = data.title;
   const caption = el("figcaption", {},
     el("strong", { title: data.meaning || false }, name), " ",
     el("span", { class: "faint" }, unitName(data.unit), " · ", data.source));
