@@ -223,8 +223,9 @@ async def test_what_changes_arrives_without_a_reload(
     async with dashboard() as server, opened(browser, server) as page:
         await page.locator(cell("vit-0")).focus()
         await page.evaluate("window.still = document.activeElement")
-        await asyncio.to_thread(fleet.stand, Phase.HELD, breached=("vit-0",), reason="OverflowRateHigh")
+        await asyncio.to_thread(fleet.stand, Phase.HELD, breached=("vit-0",), reason="OverflowRateHigh", moved=3)
         await expect(page.locator(".policy-head .badge")).to_have_text(re.compile("Held"))
+        await expect(page.locator(".policy-head .progress")).to_have_text("3 of 4 in fp32")
         await expect(page.locator(cell("vit-0"))).to_have_attribute("data-verdict", "breached")
         await expect(page.locator("#announce")).to_have_text(f"{fleet.namespace}/fleet is Held: OverflowRateHigh")
         body = deployment("vit-9", replicas=0)

@@ -306,6 +306,15 @@ def test_the_exit_code_of_status_says_whether_something_is_rolled_back(cli: Cli,
     assert phase in cli("status", code=3 if wrong else 0)
 
 
+def test_workloads_that_a_rollback_counts_are_in_the_fallback_not_moved(cli: Cli) -> None:
+    cli.policy(stands(Phase.HELD, HELD, moved=2))
+    assert "2 of 2" in (text := cli("status", code=3))
+    assert ("in fp32" in text, "moved" in text) == (True, False)
+    assert "in fp32 2/2" in cli("get")
+    cli.policy(stands(Phase.HEALTHY, moved=2))
+    assert "moved 2/2" in cli("get")
+
+
 def test_status_shows_the_rollbacks_stages_against_its_deadline(cli: Cli) -> None:
     cli.policy(HELD)
     text = cli("status", code=3)

@@ -12,7 +12,7 @@ from precision_operator.api.workload import shown
 from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
 from precision_operator.cli.live import add_flags, readings, targets_of
 from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
-from precision_operator.cli.summary import summary
+from precision_operator.cli.summary import placed, summary
 
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
@@ -100,7 +100,7 @@ def _wide(fleets: "Iterable[FleetView]") -> Table:
 
 def _tree(fleet: "FleetView") -> Tree:
     policy, status = fleet.target.policy, fleet.target.status
-    stands = "" if policy.deleted else f"step {status.step or 'none'}, moved {status.moved}/{status.total}, "
+    stands = "" if policy.deleted else f"step {status.step or 'none'}, {placed(status)} {status.moved}/{status.total}, "
     head = Text.assemble(
         (fleet.target.where, "bold"),
         "  ",

@@ -19,7 +19,7 @@ from precision_operator.cli.attention import needing_attention
 from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
 from precision_operator.cli.gain import gain_text
 from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
-from precision_operator.cli.summary import ROLLED_BACK, UNKNOWN_PERSON, stages, summary, under_way
+from precision_operator.cli.summary import ROLLED_BACK, UNKNOWN_PERSON, placed, stages, summary, under_way
 from precision_operator.reasons import Reason
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _line(target: "Target") -> Text:
     return Text.assemble(
         f"{stamp} {target.where} ",
         phase_text(status.phase, target.policy.spec),
-        f" {status.step or '-'} moved {status.moved}/{status.total} {status.reason}: ",
+        f" {status.step or '-'} {placed(status)} {status.moved}/{status.total} {status.reason}: ",
         said(status.message),
     )
 
@@ -166,7 +166,7 @@ def _add_progress(rows: Table, target: "Target") -> None:
     if status.step:
         rows.add_row("step", Text(f"{status.step}, for {age(state.step_since)}"))
     if not target.policy.deleted:
-        rows.add_row("moved", Text(f"{_bar(status.moved, status.total)} {status.moved} of {status.total}"))
+        rows.add_row(placed(status), Text(f"{_bar(status.moved, status.total)} {status.moved} of {status.total}"))
         rows.add_row("breached", Text(f"{status.breached}, and {status.unknown} without believable data"))
     if state.evidence_since is not None:
         rows.add_row("evidence", Text(f"good for {age(state.evidence_since)}"))

@@ -7,6 +7,7 @@ from precision_operator.api.commands import answers
 from precision_operator.api.conditions import condition_of
 from precision_operator.api.incident import Incident
 from precision_operator.api.state import Phase, State
+from precision_operator.api.summary import Summary
 from precision_operator.api.wire import format_time
 from precision_operator.api.workload import name_of, shown
 from precision_operator.cli.attention import needing_attention
@@ -23,6 +24,12 @@ CONCERNED_LIMIT = 20
 
 UNKNOWN_PERSON = "unknown"
 """Where nothing stamps commands (Kubernetes before 1.36), or it was given before something did."""
+
+
+def placed(status: Summary) -> str:
+    """What it says of a workload to be one of ``moved``: a rollback counts those that are back."""
+    back = status.phase in (Phase.ROLLING_BACK, Phase.HELD)
+    return f"in {status.fallback or 'fallback'}" if back else "moved"
 
 
 def summary(target: Target) -> dict[str, object]:

@@ -17,7 +17,7 @@ LINES = 5
 """Series that a chart shows: those that came nearest to a breach. More hide each other."""
 POINTS = 240
 """Of one series; of more, each n-th."""
-COUNTS = ("moved", "breached", "unknown")
+COUNTS = ("as wanted", "breached", "unknown")
 """What of the status is counted."""
 
 Chart = dict[str, object]

@@ -61,7 +61,7 @@ class _Counted:
 
     def take(self, target: Target, now: float) -> None:
         status = target.status
-        counts = {"moved": status.moved, "breached": status.breached, "unknown": status.unknown}
+        counts = {"as wanted": status.moved, "breached": status.breached, "unknown": status.unknown}
         points = self.kept.setdefault(target.where, deque(maxlen=COUNTS_KEPT))
         if len(points) > 1 and points[-1][1] == points[-2][1] == counts:
             points.pop()  # only the ends of a level are kept

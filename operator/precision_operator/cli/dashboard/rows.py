@@ -12,7 +12,7 @@ from precision_operator.cli.fleet import CohortLine, FleetView, WorkloadLine
 from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES
 from precision_operator.cli.history import HistoryEntry
 from precision_operator.cli.session import Target
-from precision_operator.cli.summary import summary
+from precision_operator.cli.summary import placed, summary
 
 Json = dict[str, object]
 
@@ -39,6 +39,7 @@ def policy_row(target: Target, buttons: list[Json], prerequisites: list[Json]) -
     return {
         **summary(target),
         "meaning": meaning,
+        "placed": placed(target.status),
         "stages": [stage.weight for stage in target.policy.spec.stages],
         "breaches": [
             {

@@ -13,7 +13,7 @@ export function badge(row) {
 
 /** How many workloads are where the policy wants them. */
 export function progress(row) {
-  const label = `${count(row.moved)} of ${count(row.total)} moved`;
+  const label = `${count(row.moved)} of ${count(row.total)} ${row.placed}`;
   return el("span", { class: "progress" }, el("progress", { max: Math.max(1, row.total), value: row.moved, "aria-label": label }), ` ${label}`);
 }
 
@@ -65,7 +65,7 @@ function head(key, row, why, press) {
     el("p", { class: "why" }, el("b", {}, row.reason || "no reason yet"), row.message ? `: ${row.message}` : "", " ", el("span", { class: "faint" }, `(${row.meaning})`)),
     steps(row),
     el("dl", { class: "facts" },
-      fact("moved", progress(row)), fact("target", `${row.target}, fallback ${row.fallback ?? "as the templates have it"}`),
+      fact("workloads", progress(row)), fact("target", `${row.target}, fallback ${row.fallback ?? "as the templates have it"}`),
       fact("breached", `${count(row.breached)}, and ${count(row.unknown)} without believable data`),
       fact("evidence", row.evidenceSince ? ["good for ", ago(row.evidenceSince)] : "none yet"),
       fact("waits for", waits), fact("generation", `${row.generation}, transition ${row.transitionId}`),
