@@ -103,7 +103,7 @@ def title_of(name: str) -> str:
     """What a person reads above a chart of a signal, or of other evidence."""
     signal = name.removesuffix(OF_A_DAY)
     title = _TITLES.get(signal) or signal[:1].upper() + signal[1:].replace("_", " ")
-    return title if signal == name else f"{title}, the day before"
+    return title if signal == name else f"{title} over a day"
 
 
 def criterion_of(policy: Policy | None, name: str) -> Criterion | None:

@@ -65,7 +65,7 @@ def test_a_day_of_a_signal_has_its_thresholds_where_the_same_query_is_judged(
     criteria = tuple(replace(one, **own) for one in last.policy.spec.criteria)
     judged = replace(last.policy, spec=replace(last.policy.spec, criteria=criteria))
     (panel,) = picture(report, evidence, Tape((replace(last, policy=judged),)), where="ns").panels
-    assert (panel.title, list(panel.levels[:1])) == ("Overflow, the day before", wanted)
+    assert (panel.title, list(panel.levels[:1])) == ("Overflow over a day", wanted)
 
 
 def event(kind: str, name: str, at: str, message: str = "so it was", reason: str = "BackOff") -> JsonObject:

@@ -24,7 +24,7 @@ const last = (line) => line.points.findLast(([, value]) => value !== null)?.[1] 
 /** The charts that have something to show, and in one line the names of those that have not. */
 export function charts(all) {
   const empty = all.filter((data) => !drawable(data).length && !data.note);
-  const names = empty.map((data) => data.title.toLowerCase()).join(", ");
+  const names = empty.map((data) => data.title).join(", ");
   return [
     el("div", { class: "charts" }, all.filter((data) => !empty.includes(data)).map(chart)),
     names ? el("p", { class: "none" }, `No samples of ${names}: not known, which is not the same as good.`) : null,
