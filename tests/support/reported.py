@@ -198,9 +198,9 @@ class Stage:
 CHANNELS = {role: NotificationChannel("slack://a/b/c", role=role) for role in ("on-call", "ml-lead", "executive")}
 
 
-async def promoted(settings: IncidentSettings | None = None, **spec: object) -> Stage:
+async def promoted(settings: IncidentSettings | None = None, *, now: float = 1000.0, **spec: object) -> Stage:
     """A fleet in FP16, with a reporter that has seen it come there."""
-    world = World(policy(**{**FAST, **spec}))
+    world = World(policy(**{**FAST, **spec}), now=now)
     for name in ("hot-0", "hot-1", "hot-2", "hot-3"):
         world.add(name)
     stage = Stage(world, FakeKube(), Past(), settings or IncidentSettings(), CHANNELS)
@@ -211,9 +211,9 @@ async def promoted(settings: IncidentSettings | None = None, **spec: object) -> 
     return stage
 
 
-async def rolled_back(settings: IncidentSettings | None = None) -> Stage:
+async def rolled_back(settings: IncidentSettings | None = None, *, now: float = 1000.0) -> Stage:
     """The same after a breach in half of it."""
-    stage = await promoted(settings)
+    stage = await promoted(settings, now=now)
     stage.breach()
     await stage.passes(8)
     assert stage.world.state.phase is Phase.HELD
