@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-import os
 import re
 import signal
 import sys
@@ -15,12 +13,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import aiohttp
 import pytest
 import pytest_asyncio
-from PIL import Image
 from playwright.async_api import Browser, Page, expect
 
 from lab.cluster import ControlPlane, Kubectl
@@ -40,7 +37,6 @@ from precision_operator.kube.port import INCIDENTS
 from tests.support.cli import stands
 from tests.support.cluster_fleet import LABELS, deployment, policy
 from tests.support.dashboards import chromium, large_fleet, opened, served, violations
-from tests.support.pictured import SHOWN, pictured
 from tests.support.reported import rolled_back
 from tests.support.users import GROUP, Client, custom, grant, rule
 
@@ -412,25 +408,6 @@ async def test_two_thousand_workloads_stay_usable(
     record_property(FLOW, "large")
 
 
-@THEMES
-async def test_the_documentations_pictures_can_be_taken_again(browser: Browser, theme: Theme, tmp_path: Path) -> None:
-    """With ``DASHBOARD_PICTURES=docs/images`` they stay there."""
-    folder = Path(os.environ.get("DASHBOARD_PICTURES") or tmp_path)
-    async with served(await pictured(), "default") as server, opened(browser, server, theme=theme) as page:
-        await page.locator(cell(SHOWN)).click()
-        await expect(page.get_by_role("complementary", name="Workload")).to_contain_text("P1 overflow 0.41 > 0.3")
-        await photograph(page, folder / f"dashboard-fleet-{theme}.png")
-        await page.get_by_role("link", name="Incidents").click()
-        await expect(page.get_by_role("link", name="llm-3")).to_be_visible()
-        await photograph(page, folder / f"dashboard-incidents-{theme}.png", height=240)
-        await page.get_by_role("link", name="vision-5").click()
-        await expect(page.get_by_role("img", name=re.compile("^Overflow, incident"))).to_be_visible()
-        await photograph(page, folder / f"dashboard-incident-{theme}.png")
-        await page.evaluate("location.hash = '#/policy/default/vision'")
-        await expect(page.get_by_role("img", name=re.compile("^Overflow, recording"))).to_be_visible()
-        await photograph(page, folder / f"dashboard-policy-{theme}.png")
-
-
 async def test_a_page_that_the_server_does_not_know_any_more_says_what_to_do(browser: Browser) -> None:
     """The server was started again on the same port: it refuses the old page's cookie, and the browser gives up."""
     async with served(large_fleet(4), "default") as server, opened(browser, server, errors=(403,)) as page:
@@ -452,17 +429,6 @@ async def test_a_page_that_was_not_told_anything_for_long_says_so_until_it_is_li
         await page.evaluate("location.hash = '#/policy/default/fleet'")
         await expect(page.locator("#live")).to_have_text("Live")
         await expect(page.get_by_role("alert")).to_be_hidden()
-
-
-async def photograph(page: Page, path: Path, *, height: float = 860) -> None:
-    """Write a small picture of the page's upper part: in its 256 commonest colours, which the page itself has."""
-    await page.mouse.move(0, 0)
-    taken = await page.screenshot(animations="disabled", clip={"x": 0, "y": 0, "width": 1280, "height": height})
-    whole = Image.open(io.BytesIO(taken)).convert("RGB")
-    colours = cast(list[tuple[int, tuple[int, ...]]], whole.getcolors(2**24))
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([part for _, colour in sorted(colours, reverse=True)[:256] for part in colour])
-    whole.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 async def found(page: Page, record_property: Callable[[str, object], None]) -> list[str]:
