@@ -43,8 +43,8 @@ from precision_operator.runtime.clock import Clock, within
 REST_SECONDS = 60.0
 """How long at most a policy goes on without being read anew where nothing changed: watches report what does."""
 
-COMMIT_SECONDS = 0.3
-"""What a promotion's commit is given at least, after however late a confirmation."""
+LEAST_SECONDS = 0.3
+"""What a promotion's commit is given at least, after however late a confirmation; and the status, after all else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,10 @@ class Reconciler:
         policy, before = _parsed(key, body, record)
         if self._gatherer.awaits(key, policy, before):
             begins = body is not None and parse_summary(body.get("status")).observed_generation <= 0
+            failed: list[OperatorError] = []
             if body is not None and begins and self._leads(self._gatherer.epoch):
-                await self._summaries.show_first(key, body, policy)
-            return Pass(self._gatherer.overdue_seconds(key), urgent=urgent(before))
+                failed = await self._summaries.show_first(key, body, policy, within_seconds=PATIENCE_SECONDS)
+            return Pass(self._gatherer.overdue_seconds(key), tuple(failed), urgent(before))
         observation = await self._gather(key, policy, before)
         now, decided_at = self._clock.time(), self._clock.monotonic()
         decision = decide(policy, before, observation, now)
@@ -175,7 +176,7 @@ class Reconciler:
         failures = list(acted.failures)
         if holds():
             self._reports.measure(key, decision, observation.evaluation, body)
-            failures += await self._summaries.show(key, body, decision) if body is not None else []
+            failures += await self._show(key, body, decision, began) if body is not None else []
         seen = RecordedPass(policy, before, observation, decision, now)
         self._show_observers(seen)
         # The first commit is what admission can be asked about.
@@ -273,12 +274,21 @@ class Reconciler:
         work = commit(self._api, key, record, before, decision.state)
         if not decision.promotes or _emergency(decision):
             return await work
-        left_seconds = max(COMMIT_SECONDS, began + PATIENCE_SECONDS - self._clock.monotonic())
+        left_seconds = self._left_seconds(began)
         try:
             return await within(self._clock, left_seconds, work)
         except TimeoutError:
             name = f"{key.namespace}/{key.name}"
             raise Unavailable(f"{name}: no answer to a promotion's commit within {left_seconds:.1f} s") from None
+
+    async def _show(self, key: PolicyKey, body: JsonObject, decision: Decision, began: float) -> list[OperatorError]:
+        """The summary. A breach, or a rollback's next round, may be waiting for the pass to end."""
+        left_seconds = PATIENCE_SECONDS if _emergency(decision) else self._left_seconds(began)
+        return await self._summaries.show(key, body, decision, within_seconds=left_seconds)
+
+    def _left_seconds(self, began: float) -> float:
+        """What is left to a write of a pass that is no emergency and began to write then."""
+        return max(LEAST_SECONDS, began + PATIENCE_SECONDS - self._clock.monotonic())
 
 
 def _parsed(key: PolicyKey, body: JsonObject | None, record: JsonObject | None) -> tuple[Policy, State]:

@@ -9,9 +9,9 @@ from precision_operator.api.summary import Summary, parse_summary, summary_to_wi
 from precision_operator.controller.commit import as_json, difference
 from precision_operator.core.decide import Decision
 from precision_operator.core.status.summary import begun
-from precision_operator.errors import KubeError, NotFound, OperatorError
+from precision_operator.errors import KubeError, NotFound, OperatorError, Unavailable
 from precision_operator.kube.port import POLICIES, JsonObject, KubeApi
-from precision_operator.runtime.clock import Clock
+from precision_operator.runtime.clock import Clock, within
 
 PROGRESS_SECONDS = 10.0
 """How often the status of a rollback is written of which only how far it has come has changed."""
@@ -28,27 +28,34 @@ class Summaries:
         self._shown: dict[PolicyKey, float] = {}
         """Until when mere progress is not shown again, by the monotonic clock."""
 
-    async def show(self, key: PolicyKey, body: JsonObject, decision: Decision) -> list[OperatorError]:
-        """The summary in the policy's status."""
+    async def show(
+        self, key: PolicyKey, body: JsonObject, decision: Decision, *, within_seconds: float
+    ) -> list[OperatorError]:
+        """The summary in the policy's status; returns what failed, so that the caller looks again soon."""
         if decision.state.phase is Phase.ROLLING_BACK and not self._worth_showing(key, body, decision.summary):
             return []
+        return await self._write(key, body, decision.summary, within_seconds)
+
+    async def show_first(
+        self, key: PolicyKey, body: JsonObject, policy: Policy, *, within_seconds: float
+    ) -> list[OperatorError]:
+        """A new policy is not left without a status until its metrics were read: that may take the whole deadline."""
+        return await self._write(key, body, begun(policy, self._clock.time()), within_seconds)
+
+    async def _write(self, key: PolicyKey, body: JsonObject, summary: Summary, seconds: float) -> list[OperatorError]:
         try:
-            await write_summary(self._api, key, body, decision.summary)
+            await within(self._clock, seconds, write_summary(self._api, key, body, summary))
         except NotFound:
-            return []  # deleted meanwhile: the watch will say so
+            pass  # deleted meanwhile: the watch will say so
+        except TimeoutError:
+            # Should it arrive after the next one, the watch reports the policy, and the pass after that puts it right.
+            cut_off = Unavailable(f"no answer to a status within {seconds:.1f} s")
+            _LOG.info("%s/%s: %s; the next pass writes it", key.namespace, key.name, cut_off)
+            return [cut_off]
         except KubeError as error:
             _LOG.warning("%s/%s: the status is not written: %s", key.namespace, key.name, error)
             return [error]
         return []
-
-    async def show_first(self, key: PolicyKey, body: JsonObject, policy: Policy) -> None:
-        """A new policy is not left without a status until its metrics were read: that may take the whole deadline."""
-        try:
-            await write_summary(self._api, key, body, begun(policy, self._clock.time()))
-        except NotFound:
-            return
-        except KubeError as error:
-            _LOG.warning("%s/%s: the first status is not written: %s", key.namespace, key.name, error)
 
     def _worth_showing(self, key: PolicyKey, body: JsonObject, summary: Summary) -> bool:
         """In a rollback, how far it has come is written once in a while: its writes are needed for pods."""

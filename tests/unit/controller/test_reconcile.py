@@ -16,7 +16,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, summary_to_wire
 from precision_operator.controller.act import PATIENCE_SECONDS
 from precision_operator.controller.enforcement import FRESH_SECONDS
-from precision_operator.controller.reconcile import COMMIT_SECONDS, Pass
+from precision_operator.controller.reconcile import LEAST_SECONDS, Pass
 from precision_operator.controller.summaries import PROGRESS_SECONDS
 from precision_operator.errors import Conflict, Forbidden, NotFound, Unavailable
 from precision_operator.kube.port import POLICIES, JsonObject
@@ -371,7 +371,7 @@ async def test_a_promotion_that_is_confirmed_late_is_committed_all_the_same(monk
     rig.fleet(*NAMES, **FAST)
     confirm = late(rig.manual, 0.95 * PATIENCE_SECONDS, rig.reconciler._confirm)
     monkeypatch.setattr(rig.reconciler, "_confirm", confirm)
-    monkeypatch.setattr(rig.kube, "replace", late(rig.manual, 0.5 * COMMIT_SECONDS, rig.kube.replace))
+    monkeypatch.setattr(rig.kube, "replace", late(rig.manual, 0.5 * LEAST_SECONDS, rig.kube.replace))
     await rig.until(lambda: rig.assigned and rig.state.enforce)
 
 
