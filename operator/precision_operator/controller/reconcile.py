@@ -148,15 +148,20 @@ class Reconciler:
 
         # The watch may be behind what was read here: it may still tell of the policy as it was, or of this one.
         decided_on = (known, revision_of(body) if body is not None else None)
+        emergency = _emergency(decision)
 
         def current() -> bool:
-            return self._current(key, decided_on, emergency=_emergency(decision))
+            return self._current(key, decided_on, emergency=emergency)
+
+        def may_commit() -> bool:
+            # What assigns nothing less safe is committed all the same: new pods may be waiting for the fallback.
+            return self._current(key, decided_on, emergency=emergency or not decision.promotes)
 
         began = self._clock.monotonic()
         with self._restarts.noted(key, decision.restarting, epoch=observation.epoch):
             if decision.promotes and body is not None:
                 await self._confirm(key, body, before)
-            self._may_commit(key, observation, current)
+            self._may_commit(key, observation, may_commit)
             # The commit comes first: a stale leader loses here, before it has touched anything.
             if _deletes(decision) and record is not None:
                 await remove(self._api, key, record)
@@ -168,7 +173,7 @@ class Reconciler:
             policy,
             decision.state,
             decision.actions,
-            emergency=_emergency(decision),
+            emergency=emergency,
             holds=holds,
             current=current,
             began=began,

@@ -7,6 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import Policy, PolicyKey
+from precision_operator.api.state import Phase, State
+from precision_operator.core.decide import decide
+from precision_operator.core.model import Observation
 from precision_operator.errors import Conflict
 from precision_operator.kube.port import POLICIES
 from tests.support.reconciling import FAST, NAMES, OVERFLOW, Rig, promoted
@@ -150,23 +154,51 @@ async def test_a_rollback_goes_on_though_its_policy_is_deleted() -> None:
     assert len(rig.pod_writes) == len(NAMES)
 
 
-@pytest.mark.parametrize(("change", "commits"), [(edit, False), (reapply, True)])
-async def test_nothing_is_committed_on_a_policy_that_has_changed_since(
+@pytest.mark.parametrize(("change", "commits"), [(edit, False), (suspend, False), (reapply, True)])
+async def test_no_promotion_is_committed_on_a_policy_that_has_changed_since(
     change: Change, commits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = Rig()
     rig.fleet(*NAMES, **AT_ONCE)
+    confirm = rig.reconciler._confirm
+
+    async def confirmed(*args: object) -> None:
+        await confirm(*args)  # type: ignore[arg-type]
+        seen(rig, change)
+
+    monkeypatch.setattr(rig.reconciler, "_confirm", confirmed)
+    if commits:
+        await rig.until(lambda: rig.assigned and rig.state.enforce)
+    else:
+        with pytest.raises(Conflict, match="the policy changed meanwhile"):
+            await rig.until(lambda: rig.assigned and rig.state.enforce)
+    assert rig.state.enforce is commits
+
+
+@pytest.mark.parametrize("delivery", ["Auto", "NewOnly"])
+@pytest.mark.parametrize(("change", "commits"), [(edit, True), (command, True), (suspend, False)])
+async def test_a_workload_is_held_by_itself_though_its_policy_changes_before_the_commit(
+    delivery: str, change: Change, commits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await promoted()
+    rig.policy["spec"]["delivery"] = delivery
+    edit(rig)
+    for _ in range(3):
+        await rig.go()
+        await rig.manual.advance(15.0)
     gather = rig.gatherer.gather
 
-    async def changed(*args: object) -> object:
-        found = await gather(*args)  # type: ignore[arg-type]
-        seen(rig, change)
+    async def changed(key: PolicyKey, policy: Policy, state: State) -> Observation:
+        found = await gather(key, policy, state)
+        if decide(policy, state, found, rig.manual.time()).state.phase is Phase.DEGRADED:
+            seen(rig, change)
         return found
 
     monkeypatch.setattr(rig.gatherer, "gather", changed)
+    rig.trainers.bad = {"a-abc-1": OVERFLOW}
     if commits:
-        await rig.go()
+        await rig.until(lambda: rig.state.phase is not Phase.HEALTHY)
+        assert rig.state.phase is Phase.DEGRADED
     else:
         with pytest.raises(Conflict, match="the policy changed meanwhile"):
-            await rig.go()
-    assert rig.assigned is commits
+            await rig.until(lambda: rig.state.phase is Phase.DEGRADED)
