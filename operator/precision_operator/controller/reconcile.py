@@ -146,16 +146,15 @@ class Reconciler:
         def holds() -> bool:
             return self._leads(observation.epoch)
 
-        # The watch may be behind what was read here: it may still tell of the policy as it was, or of this one.
-        decided_on = (known, revision_of(body) if body is not None else None)
+        read = revision_of(body) if body is not None else None
         emergency = _emergency(decision)
 
         def current() -> bool:
-            return self._current(key, decided_on, emergency=emergency)
+            return self._current(key, known, read, emergency=emergency)
 
         def may_commit() -> bool:
             # What assigns nothing less safe is committed all the same: new pods may be waiting for the fallback.
-            return self._current(key, decided_on, emergency=emergency or not decision.promotes)
+            return self._current(key, known, read, emergency=emergency or not decision.promotes)
 
         began = self._clock.monotonic()
         with self._restarts.noted(key, decision.restarting, epoch=observation.epoch):
@@ -252,12 +251,16 @@ class Reconciler:
         if not echo.confirmed:
             raise Conflict(f"nothing is promoted: {echo.admission.message}", status=409)
 
-    def _current(self, key: PolicyKey, decided_on: Sequence[Revision | None], *, emergency: bool) -> bool:
-        """Whether the policy still is what was decided on, as far as the watch knows."""
+    def _current(self, key: PolicyKey, known: Revision | None, read: Revision | None, *, emergency: bool) -> bool:
+        """Whether the policy still is what was decided on, as far as the watch knows.
+
+        ``known`` is what it told when the pass began, ``read`` what was read then: the watch may be behind that.
+        """
         newest = self._gatherer.revision(key)
+        if newest in (known, read) or _older(newest, read):
+            return True
         # A rollback goes on while its policy is edited: the next pass may have to wait for the metrics of the new spec.
-        goes_on = emergency and not (newest is not None and newest.stops)
-        return newest in decided_on or goes_on
+        return emergency and not (newest is not None and newest.stops)
 
     def _may_commit(self, key: PolicyKey, observation: Observation, current: Callable[[], bool]) -> None:
         name = f"{key.namespace}/{key.name}"
@@ -309,6 +312,11 @@ def _parsed(key: PolicyKey, body: JsonObject | None, record: JsonObject | None) 
     policy = parse_policy(body)
     transition = lost_transition(mapping(body.get("status"))) if record is None else None
     return policy, state if transition is None else lost(policy, transition_id=transition)
+
+
+def _older(seen: Revision | None, read: Revision | None) -> bool:
+    """It is what the policy was before it was read."""
+    return seen is not None and read is not None and seen.uid == read.uid and seen.generation < read.generation
 
 
 def _version(body: JsonObject | None) -> str:

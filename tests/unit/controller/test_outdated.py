@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.core.decide import decide
 from precision_operator.core.model import Observation
 from precision_operator.errors import Conflict
-from precision_operator.kube.port import POLICIES
+from precision_operator.kube.port import POLICIES, JsonObject
 from tests.support.reconciling import FAST, NAMES, OVERFLOW, Rig, promoted
 
 AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
@@ -61,7 +62,7 @@ def delete(rig: Rig) -> None:
     rig.inventory.observe(POLICIES, rig.policy, deleted=True)
 
 
-def at_the_first_pod(rig: Rig, change: Callable[[], None]) -> None:
+def at_the_first_pod(rig: Rig, change: Callable[[], object]) -> None:
     """What happens while the first pod of a pass is written, which is after the commit."""
 
     def before_write(verb: str, key: tuple[str, str, str]) -> None:
@@ -125,6 +126,34 @@ async def test_a_watch_that_is_behind_what_was_read_stops_no_write(
 
     monkeypatch.setattr(rig, "watch", behind)
     at_the_first_pod(rig, watch if catches_up else lambda: None)
+    await rig.until(lambda: rig.pod_writes != [])
+    assert len(rig.pod_writes) == len(NAMES)
+
+
+@pytest.mark.parametrize("between", [edit, suspend])
+@pytest.mark.parametrize("rolls_back", [False, True])
+async def test_a_watch_that_catches_up_in_steps_stops_no_write(
+    between: Change, rolls_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells of the policy as it was, and in mid-pass of one that is older than what was read."""
+    rig = Rig()
+    rig.fleet(*NAMES, **AT_ONCE)
+    if rolls_back:
+        await rig.until(lambda: rig.assigned and rig.state.phase is Phase.HEALTHY)
+        rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+        rig.kube.writes.clear()
+    watch, newest = rig.watch, copy.deepcopy(rig.policy)
+
+    def two_behind() -> None:
+        watch()
+        between(rig)
+        older.append(copy.deepcopy(rig.policy))
+        rig.policy["spec"] = newest["spec"]
+        rig.policy["metadata"]["generation"] += 1
+
+    older = list[JsonObject]()
+    monkeypatch.setattr(rig, "watch", two_behind)
+    at_the_first_pod(rig, lambda: rig.inventory.observe(POLICIES, older[-1], deleted=False))
     await rig.until(lambda: rig.pod_writes != [])
     assert len(rig.pod_writes) == len(NAMES)
 
