@@ -45,6 +45,8 @@ KEPT_READINGS = 20_000
 """Readings of one pod (about 1 KB each) that a case holds in memory: what is beyond is left out from the middle."""
 IDLE_SECONDS = 3600.0
 RETRY = Backoff(2.0, 300.0)
+UNCLOSED_SECONDS = 60.0
+"""How long after each try the incident that another one followed is tried to be closed again."""
 PAST_SECONDS = 86400.0
 """A new leader takes up no message of a closed incident that is older: a channel that was added since is not told of it.
 Nor is one tried any longer whose policy is gone.
@@ -218,6 +220,7 @@ class Reporter:
                 self._notifier.forget(case.report, key.namespace)
                 track.case, track.finished, track.last = None, case.report.id, None
                 await self._store.retention.prune(key.namespace, key.name, now=self._clock.time())
+        await self._close_unclosed(key, track)
         await self._complete(key, track)
         if track.gone and track.case is None and track.closing is None:
             self._tracks.pop(key, None)
@@ -225,18 +228,9 @@ class Reporter:
     async def _take(self, key: PolicyKey, track: Track, seen: RecordedPass) -> None:
         """One pass: into the case that is open, which it may end; into a new one, where it begins one."""
         incident = seen.decision.state.incident
-        if track.stale is not None and (incident is None or incident.id != track.stale.report.id):
-            # Somebody wrote its object, and another one has followed it since: it is still to be closed.
-            track.case, track.stale = await self._store.reopen(key.namespace, track.stale), None
-        if track.case is not None and (incident is None or incident.id != track.case.report.id):
-            report = carry_on(track.case.report, seen)
-            track.case.report = self._notifier.deliver(report, key.namespace)
-            await self._store.save(key.namespace, track.case, urgent=True)
-            self._notifier.forget(report, key.namespace)
-            if track.closing is not None:
-                track.closing[0].leave()  # of several, the newest alone is waited for
-            track.closing = (track.case, track.last or seen) if track.case.gathering is not None else None
-            track.finished, track.case = track.case.report.id, None
+        followed = track.case or track.stale
+        if followed is not None and (incident is None or incident.id != followed.report.id):
+            await self._supersede(key, track, followed, seen)
         if incident is None or incident.id == track.finished:
             return
         if track.case is None:
@@ -258,6 +252,49 @@ class Reporter:
             if len(case.recordings) > max(8, min(2 * self._settings.recordings, KEPT_READINGS // max(1, pods))):
                 del case.recordings[len(case.recordings) // 2]
                 case.dropped += 1
+
+    async def _supersede(self, key: PolicyKey, track: Track, followed: Case, seen: RecordedPass) -> None:
+        """Close the case that another one has followed; where that fails, later: it must not hold the new one up."""
+        try:
+            if track.case is None:
+                # Somebody wrote its object meanwhile.
+                track.case, track.stale = await self._store.reopen(key.namespace, followed), None
+            case = track.case
+            if case is not None:
+                await self._close(key, case, seen)
+        except Conflict:
+            raise
+        except OperatorError as error:
+            followed.leave()
+            self._close_later(key, track, followed, seen, error)
+        else:
+            if case is not None and track.closing is not None:
+                track.closing[0].leave()  # of several, the newest alone is waited for
+            if case is not None:
+                track.closing = (case, track.last or seen) if case.gathering is not None else None
+        track.finished, track.case, track.stale = followed.report.id, None, None
+
+    async def _close(self, key: PolicyKey, case: Case, seen: RecordedPass) -> None:
+        report = carry_on(case.report, seen)
+        case.report = self._notifier.deliver(report, key.namespace)
+        await self._store.save(key.namespace, case, urgent=True)
+        self._notifier.forget(report, key.namespace)
+
+    def _close_later(self, key: PolicyKey, track: Track, case: Case, seen: RecordedPass, error: OperatorError) -> None:
+        self._metrics.report_error(error.reason)
+        _LOG.warning("%s of %s is not closed yet: %s", case.report.id, key, error, extra={"reason": error.reason})
+        track.unclosed = case, seen, self._clock.time() + UNCLOSED_SECONDS
+
+    async def _close_unclosed(self, key: PolicyKey, track: Track) -> None:
+        if track.unclosed is None or self._clock.time() < track.unclosed[2]:
+            return
+        (case, seen, _), track.unclosed = track.unclosed, None
+        try:
+            found = await self._store.reopen(key.namespace, case) if case.version else case
+            if found is not None:
+                await self._close(key, found, seen)
+        except OperatorError as error:
+            self._close_later(key, track, case, seen, error)
 
     def _is_over(self, key: PolicyKey, report: Report, *, old_too: bool) -> bool:
         """Nothing is left to do of an incident; ``old_too``: what is owed of it for long is left too."""

@@ -77,9 +77,12 @@ class IncidentStore:
         return case if stale is None else _joined(case, stale)
 
     async def reopen(self, namespace: str, stale: Case) -> Case | None:
-        """A case whose object somebody else wrote, with what stands in it; None: it is gone, or another version's."""
-        found = await self._read(namespace, name_for(stale.report))
-        return _joined(_case(*found), stale) if found is not None else None
+        """A case whose object somebody else wrote, with what stands in it; None: it is gone, or cannot be read."""
+        try:
+            found = await self._read(namespace, name_for(stale.report))
+            return _joined(_case(*found), stale) if found is not None else None
+        except (Forbidden, RecordingError):
+            return None
 
     def due_seconds(self, case: Case) -> float | None:
         """In how many seconds the case is to be written; None: nothing is new in it."""

@@ -56,6 +56,8 @@ class Track:
     """The case that somebody else wrote meanwhile: what it has is joined with what stands in the object."""
     closing: tuple[Case, RecordedPass] | None = None
     """The case before, whose object is closed, while its evidence is still asked for; and the last pass that was its own."""
+    unclosed: tuple[Case, RecordedPass, float] | None = None
+    """The case before, where its object could not be closed; the pass that ended it; and when that is tried again."""
     finished: str = ""
     """The newest incident that is closed, or too old to begin with."""
     verified: tuple[str, Checks] | None = None
