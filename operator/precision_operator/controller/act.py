@@ -159,7 +159,7 @@ class Actor:
         """Carry out what concerns pods, Jobs and Events; returns what failed, so that the caller looks again soon.
 
         ``emergency``: these writes go before others, and go on to their end. ``holds`` and ``current``: asked before each
-        write, whether the Lease of the decision is still held, and whether the policy still is what was decided on.
+        write, whether the Lease of the decision is still held, and whether what was decided on still stands.
         ``began``: when the pass began to write, by the monotonic clock; else now.
         """
         until = math.inf if emergency else (self._clock.monotonic() if began is None else began) + PATIENCE_SECONDS
@@ -170,7 +170,8 @@ class Actor:
             await (work if emergency else within(self._clock, until - self._clock.monotonic(), work))
         except TimeoutError:
             turn.cut_short = True  # each write is conditional, so one that is cut off may be sent again
-        self._announce(policy, [action for action in actions if isinstance(action, Notify)])
+        if holds():
+            self._announce(policy, [action for action in actions if isinstance(action, Notify)])
         return Acted(tuple(turn.failures), turn.again or turn.cut_short)
 
     async def _carry_out(self, turn: _Turn, state: State, wanted: Sequence[Write]) -> None:

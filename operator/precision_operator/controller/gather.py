@@ -103,6 +103,10 @@ class Gatherer:
         """What decides of the policy, as the watch last reported it; None: it is not there."""
         return self._inventory.revision(key)
 
+    def assignment_uid(self, key: PolicyKey) -> str:
+        """The uid of its assignment, as the watch last reported it; empty: it is not there."""
+        return self._inventory.assignment_uid(key)
+
     async def gather(self, key: PolicyKey, policy: Policy, state: State) -> Observation:
         """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation."""
         canary_nodes, staging_nodes, admission = await asyncio.gather(

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
 from precision_operator.api.messages import Notified
-from precision_operator.api.policy import Policy, PolicyKey, Revision, deleted_policy, parse_policy, revision_of
+from precision_operator.api.policy import Policy, PolicyKey, deleted_policy, parse_policy
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import lost_transition, parse_summary
 from precision_operator.api.verification import Checks
 from precision_operator.api.wire import mapping, text
 from precision_operator.controller.act import PATIENCE_SECONDS, Actor
+from precision_operator.controller.basis import Basis
 from precision_operator.controller.commit import commit, remove
 from precision_operator.controller.echo import moved_on
 from precision_operator.controller.enforcement import Enforcement
@@ -126,11 +127,12 @@ class Reconciler:
         return await self._rest(key) or await self._whole(key)
 
     async def _whole(self, key: PolicyKey) -> Pass | None:
-        known = self._gatherer.revision(key)
+        basis = Basis(self._gatherer, key)
         body, record = await self._read(POLICIES, key), await self._read(ASSIGNMENTS, key)
         if body is None and record is None:
             self._forget(key)
             return None
+        basis.read(body, record)
         policy, before = _parsed(key, body, record)
         if self._gatherer.awaits(key, policy, before):
             begins = body is not None and parse_summary(body.get("status")).observed_generation <= 0
@@ -146,15 +148,14 @@ class Reconciler:
         def holds() -> bool:
             return self._leads(observation.epoch)
 
-        read = revision_of(body) if body is not None else None
         emergency = _emergency(decision)
 
         def current() -> bool:
-            return self._current(key, known, read, emergency=emergency)
+            return basis.stands(emergency=emergency)
 
         def may_commit() -> bool:
             # What assigns nothing less safe is committed all the same: new pods may be waiting for the fallback.
-            return self._current(key, known, read, emergency=emergency or not decision.promotes)
+            return basis.stands(emergency=emergency or not decision.promotes)
 
         began = self._clock.monotonic()
         with self._restarts.noted(key, decision.restarting, epoch=observation.epoch):
@@ -251,17 +252,6 @@ class Reconciler:
         if not echo.confirmed:
             raise Conflict(f"nothing is promoted: {echo.admission.message}", status=409)
 
-    def _current(self, key: PolicyKey, known: Revision | None, read: Revision | None, *, emergency: bool) -> bool:
-        """Whether the policy still is what was decided on, as far as the watch knows.
-
-        ``known`` is what it told when the pass began, ``read`` what was read then: the watch may be behind that.
-        """
-        newest = self._gatherer.revision(key)
-        if newest in (known, read) or _older(newest, read):
-            return True
-        # A rollback goes on while its policy is edited: the next pass may have to wait for the metrics of the new spec.
-        return emergency and not (newest is not None and newest.stops)
-
     def _may_commit(self, key: PolicyKey, observation: Observation, current: Callable[[], bool]) -> None:
         name = f"{key.namespace}/{key.name}"
         if not self._leads(observation.epoch):
@@ -269,7 +259,7 @@ class Reconciler:
         if observation.halted is None and (cause := self._halt.cause) is not None:
             raise Halted(cause.message, status=409)
         if not current():
-            raise Conflict(f"{name}: the policy changed meanwhile; gather again", status=409)
+            raise Conflict(f"{name}: the policy or its assignment changed meanwhile; gather again", status=409)
 
     async def _commit(
         self, key: PolicyKey, record: JsonObject | None, before: State, decision: Decision, began: float
@@ -312,11 +302,6 @@ def _parsed(key: PolicyKey, body: JsonObject | None, record: JsonObject | None) 
     policy = parse_policy(body)
     transition = lost_transition(mapping(body.get("status"))) if record is None else None
     return policy, state if transition is None else lost(policy, transition_id=transition)
-
-
-def _older(seen: Revision | None, read: Revision | None) -> bool:
-    """It is what the policy was before it was read."""
-    return seen is not None and read is not None and seen.uid == read.uid and seen.generation < read.generation
 
 
 def _version(body: JsonObject | None) -> str:

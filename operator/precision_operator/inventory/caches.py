@@ -144,6 +144,11 @@ class Inventory:
         policy = self._space(key.namespace).policies.get(key.name)
         return policy.revision if policy is not None else None
 
+    def assignment_uid(self, key: PolicyKey) -> str:
+        """The uid of a policy's assignment, as the watch last reported it; empty: it is not there."""
+        assignment = self._space(key.namespace).assignments.get(key.name)
+        return assignment.uid if assignment is not None else ""
+
     def selected(self, namespace: str, selector: Selector) -> tuple[WorkloadView, ...]:
         """The namespace's workloads whose *template* labels the selector matches, by key, each with its pods."""
         return self._space(namespace).selected(selector)

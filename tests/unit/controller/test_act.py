@@ -393,10 +393,10 @@ async def test_a_turn_is_counted_from_when_the_pass_began_to_write(monkeypatch: 
 
 async def test_nothing_is_written_once_the_lease_is_lost_in_mid_pass() -> None:
     rig = Rig("a", "b", "c")
-    held = [True, False, False]
-    acted = await finished(
-        rig.clock,
-        rig.actor.act(POLICY, STATE, list(map(request, "abc")), emergency=True, holds=lambda: held.pop(0)),
-    )
+    held = [True, False, False, False]
+    actions: list[Action] = [*map(request, "abc"), Notify(Reason.ROLLED_BACK, "told by the next leader")]
+    acted = await finished(rig.clock, rig.actor.act(POLICY, STATE, actions, emergency=True, holds=lambda: held.pop(0)))
+    await rig.clock.advance(EVENTS_SECONDS)
     assert rig.order == ["patch a"]
     assert rig.reasons(acted) == ["LeaseLost", "LeaseLost"]
+    assert [body for (plural, *_), body in rig.kube.objects.items() if plural == EVENTS.plural] == []

@@ -13,7 +13,8 @@ from precision_operator.api.state import Phase, State
 from precision_operator.core.decide import decide
 from precision_operator.core.model import Observation
 from precision_operator.errors import Conflict
-from precision_operator.kube.port import POLICIES, JsonObject
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject
+from tests.support.controller import KEY
 from tests.support.reconciling import FAST, NAMES, OVERFLOW, Rig, promoted
 
 AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
@@ -62,6 +63,10 @@ def delete(rig: Rig) -> None:
     rig.inventory.observe(POLICIES, rig.policy, deleted=True)
 
 
+def assignment(rig: Rig) -> JsonObject:
+    return rig.kube.objects[ASSIGNMENTS.plural, KEY.namespace, KEY.name]
+
+
 def at_the_first_pod(rig: Rig, change: Callable[[], object]) -> None:
     """What happens while the first pod of a pass is written, which is after the commit."""
 
@@ -102,6 +107,48 @@ async def test_a_promotion_is_not_carried_on_once_its_policy_is_gone() -> None:
     at_the_first_pod(rig, lambda: delete(rig))
     await rig.until(lambda: rig.pod_writes != [])
     assert len(rig.pod_writes) == 1
+
+
+def lose(rig: Rig, body: JsonObject) -> None:
+    """A person deletes the assignment, and the watch says so."""
+    rig.kube.objects.pop((ASSIGNMENTS.plural, KEY.namespace, KEY.name), None)
+    rig.inventory.observe(ASSIGNMENTS, body, deleted=True)
+
+
+def make_anew(rig: Rig, body: JsonObject) -> None:
+    """It has another uid by now."""
+    lose(rig, body)
+    rig.inventory.observe(ASSIGNMENTS, {**body, "metadata": {**body["metadata"], "uid": "z"}}, deleted=False)  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("change", [lose, make_anew])
+@pytest.mark.parametrize("rolls_back", [False, True])
+async def test_only_a_rollback_is_carried_on_once_its_assignment_is_gone(
+    change: Callable[[Rig, JsonObject], None], rolls_back: bool
+) -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **AT_ONCE)
+    if rolls_back:
+        await rig.until(lambda: rig.assigned and rig.state.phase is Phase.HEALTHY)
+        rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+        rig.kube.writes.clear()
+    at_the_first_pod(rig, lambda: change(rig, assignment(rig)))
+    await rig.until(lambda: rig.pod_writes != [])
+    assert len(rig.pod_writes) == (len(NAMES) if rolls_back else 1)
+
+
+async def test_an_assignment_that_the_watch_does_not_know_yet_stops_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **AT_ONCE)
+    watch = rig.watch
+
+    def behind() -> None:
+        watch()
+        rig.inventory.relisted(ASSIGNMENTS, None, ())
+
+    monkeypatch.setattr(rig, "watch", behind)
+    await rig.until(lambda: rig.pod_writes != [])
+    assert len(rig.pod_writes) == len(NAMES)
 
 
 async def test_what_decides_nothing_stops_no_write() -> None:
@@ -199,7 +246,7 @@ async def test_no_promotion_is_committed_on_a_policy_that_has_changed_since(
     if commits:
         await rig.until(lambda: rig.assigned and rig.state.enforce)
     else:
-        with pytest.raises(Conflict, match="the policy changed meanwhile"):
+        with pytest.raises(Conflict, match="changed meanwhile"):
             await rig.until(lambda: rig.assigned and rig.state.enforce)
     assert rig.state.enforce is commits
 
@@ -229,5 +276,5 @@ async def test_a_workload_is_held_by_itself_though_its_policy_changes_before_the
         await rig.until(lambda: rig.state.phase is not Phase.HEALTHY)
         assert rig.state.phase is Phase.DEGRADED
     else:
-        with pytest.raises(Conflict, match="the policy changed meanwhile"):
+        with pytest.raises(Conflict, match="changed meanwhile"):
             await rig.until(lambda: rig.state.phase is Phase.DEGRADED)
