@@ -149,10 +149,11 @@ class Fleet:
     def watched(self) -> frozenset[str]:
         """Keys of the workloads of which something runs, and every running pod has samples of enough steps of its own.
 
-        Who has just begun has no FP32 baseline yet: moved now, it would never have one, and could not be judged.
+        Who has just begun has no FP32 baseline yet: moved now, it would never have one, and could not be judged. So where
+        some pods have the contract, and others are from before it, those that come in their place have yet to begin.
         """
         signals: Mapping[str, PodSignals] = self.evaluation.pods if self.evaluation else {}
-        running = ((w.key, running_pods(w, signals)) for w, _ in self.movable)
+        running = ((w.key, running_pods(w, signals)) for w, _ in self.movable if len({p.hot for p in live_pods(w)}) < 2)
         least_steps = self.spec.evaluation.min_steps
         return frozenset(
             key

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.cluster import Room
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
@@ -109,6 +110,23 @@ def test_a_pod_made_anew_under_its_name_does_not_join_on_the_samples_of_the_one_
     assert "late" not in member_names(world)
     world.run(2)
     assert "late" in member_names(world)
+
+
+def test_a_workload_whose_pods_get_the_contract_joins_on_the_samples_of_those_that_have_it() -> None:
+    world = fleet(**HALF)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    late = min(name for name in world.workloads if name.startswith("hot") and name not in member_names(world))
+    old = replace(world.workloads[late].pods[0], hot=False)
+    change(world, late, pods=(old,), replicas=2)
+    world.room[late] = Room.NONE
+    world.run(40)
+    assert [pod.pending for pod in world.workloads[late].pods] == [False, True]
+    assert late not in member_names(world)
+    assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, "NoSamples")
+    del world.room[late]
+    change(world, late, pods=world.workloads[late].pods[1:], replicas=1)
+    until(world, lambda w: late in w.really_in(Mode.FP16))
+    assert "delete pod" not in {what for name, what in world.log if name == late}, "the pod that came began in FP32"
 
 
 def test_a_workload_joins_though_the_api_servers_clock_is_far_ahead_of_ours() -> None:
