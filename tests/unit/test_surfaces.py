@@ -105,7 +105,7 @@ class Fleet:
     """A kubectl that knows a policy, and pods by what admission wrote into each."""
 
     def __init__(self, status: Figures, *injected: str) -> None:
-        conditions = [{"type": name, "status": "True"} for name in ("AdmissionEnforced", "MetricsAvailable")]
+        conditions = [{"type": "AdmissionEnforced", "status": "True"}]
         self._policy = {"status": {"conditions": conditions} | status}
         self._pods = [{"metadata": {"annotations": {INJECTED: name} if name else {}}} for name in injected]
 
