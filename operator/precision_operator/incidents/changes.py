@@ -12,7 +12,7 @@ from precision_operator.signals.port import Series
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LabelChange:
     """Of one label, alike in some workloads."""
 
     label: str
@@ -52,10 +52,10 @@ def times_before(series: Sequence[Series], began: float, step_seconds: float) ->
     return [t for t in times if t <= after]
 
 
-def changes(report: Report, known: Mapping[str, Sequence[Series]], step_seconds: float) -> list[Change]:
+def changes(report: Report, known: Mapping[str, Sequence[Series]], step_seconds: float) -> list[LabelChange]:
     """What differs at the breach from a day before, workload by workload; the labels in their order, the model first."""
     began = parse_time(report.stages.detected_at) or 0.0
-    found: dict[tuple[str, frozenset[str], frozenset[str]], Change] = {}
+    found: dict[tuple[str, frozenset[str], frozenset[str]], LabelChange] = {}
     for label in RUN_LABELS:
         for name, series in sorted(known.items()):
             change = _of_label(label, series, times_before(series, began, step_seconds), step_seconds)
@@ -67,7 +67,7 @@ def changes(report: Report, known: Mapping[str, Sequence[Series]], step_seconds:
     return list(found.values())
 
 
-def _of_label(label: str, series: Sequence[Series], times: Sequence[float], step_seconds: float) -> Change | None:
+def _of_label(label: str, series: Sequence[Series], times: Sequence[float], step_seconds: float) -> LabelChange | None:
     """Its pods may differ from each other: that is no change."""
     if not times:
         return None
@@ -81,13 +81,13 @@ def _of_label(label: str, series: Sequence[Series], times: Sequence[float], step
     joined = frozenset(value for value in now if reported[value][0] > first + 1.5 * step_seconds)
     if gone:
         left_at = max(reported[value][-1] for value in gone)
-        return Change(label, gone, joined or now, min(t for t in times if t > left_at))
+        return LabelChange(label, gone, joined or now, min(t for t in times if t > left_at))
     if joined and now - joined:
-        return Change(label, now - joined, now, min(reported[value][0] for value in joined))
+        return LabelChange(label, now - joined, now, min(reported[value][0] for value in joined))
     return None
 
 
-def in_words(found: Sequence[Change], began: float) -> str:
+def in_words(found: Sequence[LabelChange], began: float) -> str:
     """For a person."""
     texts = [
         f"{c.label}: {listed(c.before)} → {listed(c.after)} ({names(list(c.workloads), limit=3)}; first seen "

@@ -60,9 +60,9 @@ EXCEPTIONS: Mapping[str, tuple[str, ...]] = {
         "core.rollback.drill:_asked",
         "core.rollback.drill:_new",
         "core.rollback.retry:reenabled",
+        "incidents.changes:_of_label",
+        "incidents.changes:owner",
         "incidents.questions:_again",
-        "incidents.questions:_breached",
-        "incidents.questions:_changed",
         "incidents.passes:_acknowledged",
     ),
     PERSON: (
