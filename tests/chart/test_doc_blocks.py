@@ -35,6 +35,7 @@ def values_given() -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("flags", [pytest.param(flags, id=place) for place, flags in values_given() if flags])
 def test_values_that_a_page_gives_are_the_charts(flags: list[str], helm: Helm) -> None:
+    flags = [flag.replace("sha256:…", f"sha256:{'0' * 64}") for flag in flags]  # what the reader puts in its place
     served = [part for kind in MONITORS for part in ("--api-versions", f"monitoring.coreos.com/v1/{kind}")]
     assert helm("template", "precision-operator", CHART, *served, *REGISTRY, *flags).stdout
 
