@@ -148,9 +148,10 @@ def _default(field: Any) -> object:  # noqa: ANN401  a dataclasses.Field of any 
 
 def _dataclass(kind: type) -> _Coder:
     hints = get_type_hints(kind)
-    recorded = [f for f in fields(cast(Any, kind)) if f.metadata.get(RECORDED, True)]
-    plan = [(f.name, camel(f.name), _coder(hints[f.name]), _default(f)) for f in recorded]
-    known = {key: (name, coder) for name, key, coder, _ in plan}
+    own = fields(cast(Any, kind))
+    plan = [(f.name, camel(f.name), _coder(hints[f.name]), _default(f)) for f in own if f.metadata.get(RECORDED, True)]
+    # What is recorded no more is read all the same: an older operator may have written the tape.
+    known = {camel(f.name): (f.name, _coder(hints[f.name])) for f in own}
 
     def encode_fields(value: object) -> Json:
         found: dict[str, Json] = {}

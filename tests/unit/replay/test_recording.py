@@ -142,6 +142,14 @@ def test_what_a_pods_owner_wrote_into_its_request_is_not_recorded() -> None:
     assert from_json(to_json(kept)).observation == seen
 
 
+def test_a_recording_of_an_operator_that_kept_requests_is_read() -> None:
+    world = promoted()
+    raw = json.dumps(to_json(record(world.policy, world.state, world.observe(), now=1.0, decision=None)))
+    older = json.loads(raw.replace('"pods": [{', '"pods": [{"requestRaw": "x", '))
+    pods = [pod for workload in from_json(older).observation.workloads for pod in workload.pods]
+    assert "x" in {pod.request_raw for pod in pods}
+
+
 def test_infinities_and_nan_come_back() -> None:
     world = new_world()
     world.bad["hot-0"] = {Signal.OVERFLOW: math.inf, Signal.SPEED: -math.inf, Signal.DIVERGENCE: math.nan}
