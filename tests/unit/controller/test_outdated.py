@@ -121,17 +121,23 @@ def make_anew(rig: Rig, body: JsonObject) -> None:
     rig.inventory.observe(ASSIGNMENTS, {**body, "metadata": {**body["metadata"], "uid": "z"}}, deleted=False)  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("change", [lose, make_anew])
-@pytest.mark.parametrize("rolls_back", [False, True])
-async def test_only_a_rollback_is_carried_on_once_its_assignment_is_gone(
-    change: Callable[[Rig, JsonObject], None], rolls_back: bool
-) -> None:
+async def about_to_write(*, rolls_back: bool) -> Rig:
+    """A fleet whose next pass promotes all of it, or rolls all of it back."""
     rig = Rig()
     rig.fleet(*NAMES, **AT_ONCE)
     if rolls_back:
         await rig.until(lambda: rig.assigned and rig.state.phase is Phase.HEALTHY)
         rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
         rig.kube.writes.clear()
+    return rig
+
+
+@pytest.mark.parametrize("change", [lose, make_anew])
+@pytest.mark.parametrize("rolls_back", [False, True])
+async def test_only_a_rollback_is_carried_on_once_its_assignment_is_gone(
+    change: Callable[[Rig, JsonObject], None], rolls_back: bool
+) -> None:
+    rig = await about_to_write(rolls_back=rolls_back)
     at_the_first_pod(rig, lambda: change(rig, assignment(rig)))
     await rig.until(lambda: rig.pod_writes != [])
     assert len(rig.pod_writes) == (len(NAMES) if rolls_back else 1)
@@ -183,12 +189,7 @@ async def test_a_watch_that_catches_up_in_steps_stops_no_write(
     between: Change, rolls_back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tells of the policy as it was, and in mid-pass of one that is older than what was read."""
-    rig = Rig()
-    rig.fleet(*NAMES, **AT_ONCE)
-    if rolls_back:
-        await rig.until(lambda: rig.assigned and rig.state.phase is Phase.HEALTHY)
-        rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
-        rig.kube.writes.clear()
+    rig = await about_to_write(rolls_back=rolls_back)
     watch, newest = rig.watch, copy.deepcopy(rig.policy)
 
     def two_behind() -> None:
