@@ -27,6 +27,7 @@ TESTS = (
     "tests/unit/controller/test_act.py",
     "tests/unit/controller/test_act_restarts.py",
     "tests/unit/controller/test_disruptions.py",
+    "tests/unit/controller/test_outdated.py",
 )
 EXPLORER = "explorer"
 PACKAGE = Path(precision_operator.__file__).parent
@@ -35,12 +36,14 @@ MUTATED = (
     CORE,
     PACKAGE / "admission" / "environment.py",
     PACKAGE / "admission" / "pod.py",
+    PACKAGE / "controller" / "act.py",
+    PACKAGE / "controller" / "basis.py",
     PACKAGE / "controller" / "writes.py",
     PACKAGE / "workloads" / "budgets.py",
     PACKAGE / "workloads" / "kinds",
     PACKAGE / "workloads" / "requests.py",
 )
-"""The core, and what else decides on a pod or a Job: how it is read, given its mode, and written to."""
+"""The core, and what else decides on a pod or a Job: how it is read, given its mode, written to, and left alone."""
 
 _EXAMPLES = 10
 """Examples of a property, for each mutant: the same ones each time."""

@@ -37,6 +37,9 @@ _BYTES = 4 << 30
 _SPARE_SECONDS, _PATIENCE = 5.0, 10.0
 """A judge that needs these seconds of a processor, and so many times its own, will not end with this mutant: killed."""
 
+_WAITING_SECONDS = 120.0
+"""A judge that needs so long, and less of a processor, waits for what never comes with this mutant: killed."""
+
 
 @dataclass(frozen=True)
 class Mutation:
@@ -100,7 +103,9 @@ def meet(mutant: Mutant, judges: Sequence[Judge]) -> str:
     wrong = _become(mutant)
     for judge in judges:
         if judge.reaches(wrong):
-            signal.setitimer(signal.ITIMER_PROF, _SPARE_SECONDS + _PATIENCE * judge.seconds)  # unanswered, it ends us
+            # Unanswered, these end us.
+            signal.setitimer(signal.ITIMER_PROF, _SPARE_SECONDS + _PATIENCE * judge.seconds)
+            signal.setitimer(signal.ITIMER_REAL, _WAITING_SECONDS + _PATIENCE * judge.seconds)
             try:
                 noticed = judge.run()
             except BaseException:  # noqa: BLE001  whatever a mutant raises, it was noticed
@@ -179,6 +184,7 @@ def _answers(
 def _live(life: Callable[[], object], write: int) -> NoReturn:
     """The life of a forked process: it ends here."""
     resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a plugin of pytest may have its own
     quiet = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(quiet, stream)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from lab.model import cli
 from lab.model.cli import out_of_bounds
 from lab.model.explore import Result
+from lab.mutants import run
 from lab.mutants.judges import CORE, MUTATED, PACKAGE, Judge, mutated
-from lab.mutants.operators import places
+from lab.mutants.operators import Mutant, places
 from lab.mutants.run import Mutation, forked, meet
 from precision_operator.core.cohorts.order import cohort_size
 
@@ -100,16 +102,25 @@ def spins() -> Iterator[str]:
     yield "never"
 
 
+def lost() -> Mutant:
+    module = "precision_operator.core.cohorts.order"
+    (place, *_) = (place for place in places(module, COHORTS) if place.what == "max becomes min")
+    mutant = place.mutant()
+    assert mutant is not None
+    return mutant
+
+
+def test_a_mutant_for_which_a_test_waits_without_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_WAITING_SECONDS", 0.2)
+    waits = Judge("waits", lambda: str(Event().wait()), 0.0, frozenset({(str(COHORTS), "cohort_size")}))
+    assert dict(forked(iter([("waits", partial(meet, lost(), [waits]))]), processes=1)) == {"waits": None}
+
+
 def test_a_mutant_meets_in_a_process_of_its_own_what_calls_it_and_nothing_else() -> None:
-    (lost,) = [
-        place for place in places("precision_operator.core.cohorts.order", COHORTS) if place.what == "max becomes min"
-    ][:1]
     here = frozenset({(str(COHORTS), "cohort_size")})
     elsewhere = Judge("elsewhere", lambda: "met for nothing", 0.0, frozenset({(str(COHORTS), "rank")}))
     own = Judge("own", lambda: "" if cohort_size(1, 3) == 1 else "an empty canary", 0.0, here)
     endless = Judge("endless", lambda: "" if cohort_size(1, 3) == 1 else next(spins()), -0.49, here)
-    mutant = lost.mutant()
-    assert mutant is not None
-    lives = [(judge.name, partial(meet, mutant, [elsewhere, judge])) for judge in (own, endless)]
+    lives = [(judge.name, partial(meet, lost(), [elsewhere, judge])) for judge in (own, endless)]
     assert dict(forked(iter(lives), processes=2)) == {"own": "own", "endless": None}
     assert cohort_size(1, 3) == 1
