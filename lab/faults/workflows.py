@@ -91,7 +91,7 @@ class Place:
         await self.api.merge(self.policy_path, patch)
 
     async def delete(self) -> None:
-        """Delete the policy; its finalizers may keep it."""
+        """Delete the policy."""
         await self.api.delete(self.policy_path)
 
     def overflow(self, share: float) -> None:

@@ -35,6 +35,7 @@ def test_a_rollback_outlives_its_operator_and_its_policy_and_is_held_until_a_per
         found=scene.operators.logs,
     )
     transition, generation = scene.state().transition_id, scene.state().generation
+    assert finalizers(scene) == []
     scene.operators.running["one"].kill()
     scene.operators.running["one"].wait(timeout=10)
     # Nobody but admission is there.
@@ -73,6 +74,14 @@ def test_a_rollback_outlives_its_operator_and_its_policy_and_is_held_until_a_per
     assert "deleted" in delete_assignment(scene, scene.kubectl)
     remade(scene, HOT[3])
     assert ADMITTED not in scene.pods()[HOT[3]]["metadata"].get("annotations", {})
+
+
+def finalizers(scene: Scene) -> list[str]:
+    """Of all that the operator makes, writes to or reads."""
+    kinds = "precisionpolicies,precisionassignments,precisionincidents,deployments,replicasets,pods"
+    items = scene.kubectl.json("get", kinds, "-n", scene.namespace)["items"]
+    assert {item["kind"] for item in items} >= {"PrecisionPolicy", "PrecisionAssignment", "Pod"}
+    return [finalizer for item in items for finalizer in item["metadata"].get("finalizers", [])]
 
 
 def assert_all_in_fallback_of(scene: Scene) -> None:

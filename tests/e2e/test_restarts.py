@@ -300,7 +300,11 @@ def test_once_a_person_has_rolled_the_change_out_the_rollback_ends(facts: Facts)
     assert facts.rolled_out == "fp32"
 
 
-def test_the_successor_of_a_killed_leader_resumes_the_job_that_it_suspended(facts: Facts) -> None:
+def test_the_successor_of_a_killed_leader_resumes_the_job_that_it_suspended(
+    facts: Facts, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("killed_at", "suspended, by SIGKILL on the full cluster")
+    record_property("jobs_left_suspended", int(bool(facts.interrupted["spec"].get("suspend"))))
     assert f"batch/Job/{INTERRUPTED.name}" in facts.at_death.suspensions
     assert not facts.interrupted["spec"].get("suspend")
     assert facts.interrupted["status"].get("failed", 0) == 0

@@ -5,9 +5,10 @@ Prometheus are real.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from typing import NoReturn
 
 from lab.cluster import Kubectl
 from lab.waiting import wait_for
@@ -30,7 +31,22 @@ class Died(BaseException):
     """Stands for SIGKILL: no handler of ours may catch it."""
 
 
-class MortalClient(KubeClient):
+class _Mortal(KubeClient):
+    """Sends nothing any more once it died: a killed process does not give its Lease back."""
+
+    _dead = False
+
+    def _die(self) -> NoReturn:
+        self._dead = True
+        raise Died
+
+    async def _authorization(self) -> Mapping[str, str]:
+        if self._dead:  # asked for by each request
+            raise Died
+        return await super()._authorization()
+
+
+class MortalClient(_Mortal):
     """Dies at a write to a pod after an assignment that says ``phase`` was committed."""
 
     phase = ""
@@ -52,7 +68,7 @@ class MortalClient(KubeClient):
         if not dies or self.after_the_write:
             await super().json_patch(resource, namespace, name, operations)
         if dies:
-            raise Died
+            self._die()
 
     async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = UNCONDITIONAL) -> None:
         """See KubeClient."""
@@ -60,7 +76,7 @@ class MortalClient(KubeClient):
         if not dies or self.after_the_write:
             await super().delete(resource, namespace, name, deletion)
         if dies:
-            raise Died
+            self._die()
 
     async def evict(self, namespace: str, pod: str, deletion: Deletion = UNCONDITIONAL) -> None:
         """See KubeClient."""
@@ -68,7 +84,7 @@ class MortalClient(KubeClient):
         if not dies or self.after_the_write:
             await super().evict(namespace, pod, deletion)
         if dies:
-            raise Died
+            self._die()
 
     def _dies(self) -> bool:
         self.survive -= self._armed
@@ -90,7 +106,7 @@ class Step(StrEnum):
     """The first Job is resumed, and the answer is lost."""
 
 
-class JobsMortalClient(KubeClient):
+class JobsMortalClient(_Mortal):
     """Dies at a step of the first restart of a Job."""
 
     dies: Step
@@ -100,10 +116,10 @@ class JobsMortalClient(KubeClient):
         found = parse_assignment(body).suspensions.values() if resource == ASSIGNMENTS else ()
         resuming = any(suspension.resuming for suspension in found)
         if resuming and self.dies is Step.SUSPENDED:
-            raise Died
+            self._die()
         answer = await super().replace(resource, namespace, name, body)
         if (resuming and self.dies is Step.EMPTY) or (found and self.dies is Step.RECORDED):
-            raise Died
+            self._die()
         return answer
 
     async def json_patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> None:
@@ -111,7 +127,7 @@ class JobsMortalClient(KubeClient):
         await super().json_patch(resource, namespace, name, operations)
         written = [operation.value for operation in operations if operation.op == "replace" and resource == JOBS]
         if written and self.dies is (Step.SUSPENDING if written == [True] else Step.RESUMING):
-            raise Died
+            self._die()
 
 
 @asynccontextmanager

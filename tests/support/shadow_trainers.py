@@ -23,6 +23,7 @@ from precision_operator.kube.port import PODS, Resource
 STEPS_PER_SECOND = 50.0
 STEPS_PER_RUN = 20.0
 BASELINE_LOSS = 2.0
+FP32_PEAK_BYTES, ALLOCATED_BYTES = 10e9, 6e9
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class ShadowTrainers:
         """Workloads whose pods go on in the mode that they have, whatever they are asked for."""
         self.world_size: int | None = None
         """Ranks of each pod's process group, where its trainer says so."""
+        self.headroom_bytes: dict[str, float] = {}
+        """Workload → what its device has left, of which it took ``FP32_PEAK_BYTES`` in FP32. Default: no device."""
         self.ready = False
         """Pods that run are reported as ready too: a StatefulSet that is OrderedReady makes no further one before."""
         shadow = self
@@ -188,6 +191,12 @@ class ShadowTrainers:
                     f"genesis_training_total{{{where}}} {int(pod.runs)}",
                     f"genesis_training_success_total{{{where}}} {int(pod.successes)}",
                 ]
+                if (headroom_bytes := self.headroom_bytes.get(pod.workload)) is not None:
+                    lines += [
+                        f"genesis_fp32_baseline_peak_bytes{{{where}}} {FP32_PEAK_BYTES}",
+                        f'genesis_cuda_memory_allocated_bytes{{{where},mode="{pod.mode}"}} {ALLOCATED_BYTES}',
+                        f"genesis_memory_headroom_bytes{{{where}}} {headroom_bytes}",
+                    ]
         return "\n".join(lines) + "\n"
 
     def _follow(self) -> None:
