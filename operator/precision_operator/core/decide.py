@@ -312,10 +312,20 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
 
 
 def _waits_since(before: State, found: tuple[Condition, ...], now: float) -> float:
-    """Since when Progressing has its reason. The condition's own time is of its status, which may stay the same."""
-    was, waits = (condition_of(conditions, "Progressing") for conditions in (before.conditions, found))
-    same = (was.reason if was is not None else "") == (waits.reason if waits is not None else "")
-    return before.waits_since if same and before.waits_since is not None else now
+    """Since when Progressing has its reason. The condition's own time is of its status, which may stay the same.
+
+    Where a step's evidence wavers: since it was first poor, until it has been good for as long as the step asks.
+    """
+    was, waits = (
+        Reason.known(progressing.reason) if (progressing := condition_of(conditions, "Progressing")) else None
+        for conditions in (before.conditions, found)
+    )
+    since = before.waits_since
+    if since is None or was is waits:
+        return now if since is None else since
+    mends = waits is Reason.SOAKING and was is not None and was.warns
+    again = was is Reason.SOAKING and waits is not None and waits.warns and since < (before.evidence_since or since)
+    return since if mends or again else now
 
 
 def _still_poisoned(facts: Facts, state: State) -> tuple[str, ...]:

@@ -146,14 +146,19 @@ class Fleet:
         return frozenset(self.stuck)
 
     @cached_property
+    def changing(self) -> frozenset[str]:
+        """Keys of those to which the contract is being brought."""
+        return frozenset(w.key for w, _ in self.movable if _is_changing(w))
+
+    @cached_property
     def watched(self) -> frozenset[str]:
         """Keys of the workloads of which something runs, and every running pod has samples of enough steps of its own.
 
         Who has just begun has no FP32 baseline yet: moved now, it would never have one, and could not be judged. So where
-        some pods have the contract, and others are from before it, those that come in their place have yet to begin.
+        the contract is being brought to a workload, the pods that come have yet to begin.
         """
         signals: Mapping[str, PodSignals] = self.evaluation.pods if self.evaluation else {}
-        running = ((w.key, running_pods(w, signals)) for w, _ in self.movable if len({p.hot for p in live_pods(w)}) < 2)
+        running = ((w.key, running_pods(w, signals)) for w, _ in self.movable if w.key not in self.changing)
         least_steps = self.spec.evaluation.min_steps
         return frozenset(
             key
@@ -194,3 +199,9 @@ class Fleet:
 def highest_generation(workloads: Iterable[WorkloadView]) -> int:
     """The highest generation found on any pod: what the next one must exceed."""
     return max((pod.generation for workload in workloads for pod in workload.pods), default=0)
+
+
+def _is_changing(workload: WorkloadView) -> bool:
+    """Some pods have the contract, others are from before it, and those that take their place are on the way."""
+    pods = live_pods(workload)
+    return len({pod.hot for pod in pods}) > 1 and (workload.pending_revision or any(pod.pending for pod in pods))

@@ -82,14 +82,22 @@ class Places:
 
     @property
     def unwatched(self) -> Cause | None:
-        """Which workloads run, and could not join a cohort for want of samples."""
+        """Which workloads run, and could not join a cohort for want of samples, or of pods that are all alike."""
         state = self.fleet.state
         known = self.fleet.watched | state.held_keys | {*state.members}.difference(state.shares)
-        late = [w.name for w, _ in self.joinable if w.key not in known and not all(p.pending for p in live_pods(w))]
+        late = [w for w, _ in self.joinable if w.key not in known and not all(p.pending for p in live_pods(w))]
         if not late:
             return None
-        text = f"no samples of enough steps of {names(late)}: nothing is moved that could not be judged"
-        return Cause(Reason.NO_SAMPLES, text)
+        changing = [w.name for w in late if w.key in self.fleet.changing]
+        mute = [w.name for w in late if w.key not in self.fleet.changing]
+        said = []
+        if mute:
+            said.append(f"no samples of enough steps of {names(mute)}: nothing is moved that could not be judged")
+        if changing:
+            said.append(
+                f"some pods of {names(changing)} have the contract, and a change brings it to the others: see it through"
+            )
+        return Cause(Reason.NO_SAMPLES, "; ".join(said))
 
     def in_cohort(self, step_index: int, members: Sequence[str]) -> Cohort:
         """The cohort of a step: who is in it stays, gone workloads leave, the next in order join up to the weight.

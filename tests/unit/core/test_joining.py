@@ -123,10 +123,31 @@ def test_a_workload_whose_pods_get_the_contract_joins_on_the_samples_of_those_th
     assert [pod.pending for pod in world.workloads[late].pods] == [False, True]
     assert late not in member_names(world)
     assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, "NoSamples")
+    assert f"some pods of {late} have the contract" in world.summary.message
     del world.room[late]
     change(world, late, pods=world.workloads[late].pods[1:], replicas=1)
     until(world, lambda w: late in w.really_in(Mode.FP16))
     assert "delete pod" not in {what for name, what in world.log if name == late}, "the pod that came began in FP32"
+
+
+def test_a_workload_of_which_some_pods_lack_the_contract_joins_where_nothing_brings_it_to_them() -> None:
+    world = fleet()
+    world.add("mixed", pods=2)
+    old, new = world.workloads["mixed"].pods
+    change(world, "mixed", pods=(replace(old, hot=False), new), literal=True)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+    assert "mixed" in world.really_in(Mode.FP16)
+    assert [pod.hot for pod in world.workloads["mixed"].pods] == [True, True]
+
+
+def test_a_workload_waits_while_a_change_of_its_template_replaces_pods_that_lack_the_contract() -> None:
+    world = fleet()
+    world.add("mixed", pods=2)
+    old, new = world.workloads["mixed"].pods
+    change(world, "mixed", pods=(replace(old, hot=False), new), literal=True, pending_revision=True)
+    world.run(40)
+    assert "mixed" not in member_names(world)
+    assert "some pods of mixed have the contract" in world.summary.message
 
 
 def test_a_workload_joins_though_the_api_servers_clock_is_far_ahead_of_ours() -> None:

@@ -14,7 +14,7 @@ from precision_operator.api.drill import DrillResult
 from precision_operator.api.messages import MessageKind, Notified, Tone
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import HeldWorkload, Phase, State
-from precision_operator.core.calling import DRILL_SECONDS, SETTLE_SECONDS, calls
+from precision_operator.core.calling import DRILL_SECONDS, SETTLE_SECONDS, STEP_SECONDS, calls
 from precision_operator.core.decide import decide
 from precision_operator.core.notifying import (
     ESCALATE_SECONDS,
@@ -129,6 +129,25 @@ def test_a_step_that_waits_for_long_is_told_of_once_though_its_evidence_is_poor_
         sent = [found.notified(world.now) for found in due]
         world.state = replace(world.state, notified=remembered(world.state, sent, world.now))
     assert (told.count("ApprovalWanted"), told.count("RolloutHeld")) == (1, held)
+
+
+@pytest.mark.parametrize(("poor", "good"), [(18, 2), (16, 16)], ids=["mostly poor", "as often good"])
+def test_a_step_of_which_the_evidence_is_never_good_for_as_long_as_it_asks_is_told_of_once(
+    poor: int, good: int
+) -> None:
+    world = fleet(strategy={"steps": [{"setWeight": 50}, {"pause": {"duration": "600s"}}, {"setWeight": 100}]})
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    told: list[float] = []
+    began = world.now
+    for look in range(6 * 60):
+        world.everywhere = {Signal.OVERFLOW: 0.07} if look % (poor + good) < poor else {}
+        world.step(15.0)
+        due = [found for found in owed(world.state, world.state.notified, world.now) if found.due_at <= world.now]
+        told += [world.now - began for found in due if found.call.kind is MessageKind.ROLLOUT_HELD]
+        sent = [found.notified(world.now) for found in due]
+        world.state = replace(world.state, notified=remembered(world.state, sent, world.now))
+    assert world.state.phase is Phase.PROGRESSING
+    assert told == pytest.approx([STEP_SECONDS], abs=SETTLE_SECONDS)
 
 
 def test_what_comes_and_goes_is_told_of_once_in_ten_minutes() -> None:
