@@ -11,7 +11,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.state import Phase, State
+from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.controller.act import Acted, Actor
 from precision_operator.controller.echo import Echoes
 from precision_operator.controller.enforcement import Enforcement
@@ -47,12 +47,15 @@ INCIDENT = Incident(
 STATE = State(generation=7, enforce=True, selector=Selector((("fleet", "demo"),)))
 EMERGENCY = replace(STATE, phase=Phase.ROLLING_BACK, incident=INCIDENT)
 GRADUAL = replace(EMERGENCY, incident=replace(INCIDENT, strategy=Strategy.GRADUAL))
+HELD_ALONE = workload("held")
+ALONE = replace(STATE, phase=Phase.DEGRADED, incident=INCIDENT, held=(HeldWorkload(HELD_ALONE.key, "NonFinite", 0.0),))
+"""That one is rolled back by itself; what :func:`request` and :func:`deletion` are of is not."""
 
 
 class Rig:
     """An actor over an API server in memory with these pods, and the assignment that was committed."""
 
-    def __init__(self, *pods: str) -> None:
+    def __init__(self, *pods: str, per_second: float = 1000, at_once: int = 100) -> None:
         self.clock = ManualClock()
         self.kube = Server("10.0.0.1")
         install_all(self.kube)
@@ -63,7 +66,7 @@ class Rig:
             self.kube.put(
                 PODS, {"metadata": {"namespace": "ns", "name": name, "uid": f"uid-{name}", "annotations": {"a": "b"}}}
             )
-        self.limiter = RateLimiter(1000, 100, self.clock)
+        self.limiter = RateLimiter(per_second, at_once, self.clock)
         self.enforcement = Enforcement(
             self.kube,
             echoes=Echoes(self.kube, self.clock),

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
@@ -325,6 +325,11 @@ class State:
     def holds(self) -> bool:
         """Something that was rolled back waits for a person."""
         return bool(self.held) or self.phase in (Phase.ROLLING_BACK, Phase.HELD)
+
+    def rolled_back(self, keys: Iterable[str]) -> frozenset[str]:
+        """Those of these workloads to which what is written is of a rollback: of the fleet, or of them by themselves."""
+        whole = self.phase in (Phase.ROLLING_BACK, Phase.HELD)
+        return frozenset(keys) if whole else self.held_keys.intersection(keys)
 
     def assigned(self, key: str) -> Mode | None:
         """The mode of a workload; None: as its template has it."""

@@ -7,7 +7,6 @@ resumed before anything else is taken away, and waits for admission a short whil
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -76,11 +75,12 @@ class _Turn:
     """One call of ``act``."""
 
     policy: Policy
-    emergency: bool
+    urgent: frozenset[str]
+    """Keys of the workloads that an emergency rolls back: what is written to them gives way to nothing."""
     holds: Callable[[], bool]
-    current: Callable[[], bool]
+    current: Callable[[Write], bool]
     until: float
-    """When it gives way, by the monotonic clock."""
+    """When all else gives way, by the monotonic clock."""
     batches: int = 0
     """Still to be sent: what hangs in one leaves time for the next."""
     cut_short: bool = False
@@ -93,6 +93,13 @@ class _Turn:
     def key(self) -> PolicyKey:
         """The policy's."""
         return PolicyKey(self.policy.namespace, self.policy.name)
+
+    def leaves_out(self, write: Write) -> bool:
+        """Whether what it was decided on does not stand any more: the next pass decides on the newest policy."""
+        # What we suspended is resumed all the same, as with the switch.
+        outdated = not isinstance(write, ResumeJob) and not self.current(write)
+        self.cut_short = self.cut_short or outdated
+        return outdated
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +160,21 @@ class Actor:
         *,
         emergency: bool,
         holds: Callable[[], bool] = lambda: True,
-        current: Callable[[], bool] = lambda: True,
+        current: Callable[[Write], bool] = lambda write: True,
         began: float | None = None,
     ) -> Acted:
         """Carry out what concerns pods, Jobs and Events; returns what failed, so that the caller looks again soon.
 
-        ``emergency``: these writes go before others, and go on to their end. ``holds`` and ``current``: asked before each
-        write, whether the Lease of the decision is still held, and whether what was decided on still stands.
+        ``emergency``: the writes of the rollback go before others, and go on to their end. ``holds`` and ``current``: asked
+        before each write, whether the Lease of the decision is still held, and whether what it was decided on still stands.
         ``began``: when the pass began to write, by the monotonic clock; else now.
         """
-        until = math.inf if emergency else (self._clock.monotonic() if began is None else began) + PATIENCE_SECONDS
-        turn = _Turn(policy, emergency, holds, current, until)
+        until = (self._clock.monotonic() if began is None else began) + PATIENCE_SECONDS
         actions = list(actions)
-        work = self._carry_out(turn, state, [action for action in actions if isinstance(action, Write)])
+        wanted = [action for action in actions if isinstance(action, Write)]
+        urgent = state.rolled_back(action.workload.key for action in wanted) if emergency else frozenset[str]()
+        turn = _Turn(policy, urgent, holds, current, until)
+        work = self._carry_out(turn, state, wanted)
         try:
             await (work if emergency else within(self._clock, until - self._clock.monotonic(), work))
         except TimeoutError:
@@ -264,20 +273,21 @@ class Actor:
             await self._all(turn, [write for write in writes if write.workload.key not in kept])
 
     async def _all(self, turn: _Turn, writes: Sequence[Write]) -> None:
-        """One batch, within its share of the time that is left."""
+        """One batch, within its share of the time that is left; what is of an emergency to its end."""
         tasks = [asyncio.ensure_future(self._write(turn, action)) for action in writes]
         if not tasks:
             return
-        share = (turn.until - self._clock.monotonic()) / max(turn.batches, 1)
-        turn.batches -= 1
+        urgent = [task for task, action in zip(tasks, writes, strict=True) if action.workload.key in turn.urgent]
         try:
-            if turn.emergency:
-                await asyncio.wait(tasks)
-            else:
-                await within(self._clock, share, asyncio.wait(tasks))
+            if urgent:
+                await asyncio.wait(urgent)
+            if left := [task for task in tasks if not task.done()]:
+                share = (turn.until - self._clock.monotonic()) / max(turn.batches, 1)
+                await within(self._clock, share, asyncio.wait(left))
         except TimeoutError:
             turn.cut_short = True
         finally:
+            turn.batches -= 1
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -286,11 +296,13 @@ class Actor:
     async def _write(self, turn: _Turn, action: Write) -> OperatorError | None:
         key, what = turn.key, named(action)
         try:
-            async with self._limiter.slot(turn.emergency or isinstance(action, ResumeJob), key.namespace):
+            if turn.leaves_out(action):
+                return None
+            urgent = action.workload.key in turn.urgent or isinstance(action, ResumeJob)
+            async with self._limiter.slot(urgent, key.namespace) as slot:
                 self._may(turn, action, what)
-                # What we suspended is resumed all the same, as with the switch.
-                if not isinstance(action, ResumeJob) and not turn.current():
-                    turn.cut_short = True  # the next pass decides on the newest policy
+                if turn.leaves_out(action):  # it has waited for its turn
+                    slot.give_back()
                     return None
                 await send(self._api, action)
             self._expectations.wrote(action)

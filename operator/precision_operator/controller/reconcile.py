@@ -1,6 +1,6 @@
 """Reconcile: gather → decide → commit → act, for one policy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
@@ -148,14 +148,17 @@ class Reconciler:
         def holds() -> bool:
             return self._leads(observation.epoch)
 
-        emergency = _emergency(decision)
+        back = decision.state.rolled_back(a.workload.key for a in decision.actions if isinstance(a, Write))
+        emergency = _is_emergency(decision, back)
+        # A rollback that has something to write, or to hold, is committed with whatever is promoted beside it.
+        gives_way = decision.promotes and not (back or decision.state.held_keys - before.held_keys)
 
-        def current() -> bool:
-            return basis.stands(emergency=emergency)
+        def current(write: Write) -> bool:
+            return basis.stands(emergency=write.workload.key in back)
 
         def may_commit() -> bool:
             # What assigns nothing less safe is committed all the same: new pods may be waiting for the fallback.
-            return basis.stands(emergency=emergency or not decision.promotes)
+            return basis.stands(emergency=not gives_way)
 
         began = self._clock.monotonic()
         with self._restarts.noted(key, decision.restarting, epoch=observation.epoch):
@@ -166,7 +169,8 @@ class Reconciler:
             if _deletes(decision) and record is not None:
                 await remove(self._api, key, record)
                 return Pass(0.0)
-            committed = await self._commit(key, record, before, decision, began)
+            work = commit(self._api, key, record, before, decision.state)
+            committed = await (self._given_way(key, work, began) if gives_way else work)
             if committed:
                 self._reports.committed(policy, before, decision)
         acted = await self._actor.act(
@@ -181,7 +185,9 @@ class Reconciler:
         failures = list(acted.failures)
         if holds():
             self._reports.measure(key, decision, observation.evaluation, body)
-            failures += await self._show(key, body, decision, began) if body is not None else []
+            # A breach, or a rollback's next round, may be waiting for the pass to end.
+            left_seconds = PATIENCE_SECONDS if emergency else self._left_seconds(began)
+            failures += await self._show(key, body, decision, left_seconds)
         seen = RecordedPass(policy, before, observation, decision, now)
         self._show_observers(seen)
         # The first commit is what admission can be asked about.
@@ -261,17 +267,12 @@ class Reconciler:
         if not current():
             raise Conflict(f"{name}: the policy or its assignment changed meanwhile; gather again", status=409)
 
-    async def _commit(
-        self, key: PolicyKey, record: JsonObject | None, before: State, decision: Decision, began: float
-    ) -> bool:
-        """Whether the assignment was written. A promotion gives way here too, unless it is beside a rollback.
+    async def _given_way(self, key: PolicyKey, work: Coroutine[object, object, bool], began: float) -> bool:
+        """A promotion's commit, which gives way too.
 
         Raises:
-            Unavailable: the API server has not answered to a promotion; whether it was written shows in the next pass.
+            Unavailable: the API server has not answered; whether it was written shows in the next pass.
         """
-        work = commit(self._api, key, record, before, decision.state)
-        if not decision.promotes or _emergency(decision):
-            return await work
         left_seconds = self._left_seconds(began)
         try:
             return await within(self._clock, left_seconds, work)
@@ -279,10 +280,13 @@ class Reconciler:
             name = f"{key.namespace}/{key.name}"
             raise Unavailable(f"{name}: no answer to a promotion's commit within {left_seconds:.1f} s") from None
 
-    async def _show(self, key: PolicyKey, body: JsonObject, decision: Decision, began: float) -> list[OperatorError]:
-        """The summary. A breach, or a rollback's next round, may be waiting for the pass to end."""
-        left_seconds = PATIENCE_SECONDS if _emergency(decision) else self._left_seconds(began)
-        return await self._summaries.show(key, body, decision, within_seconds=left_seconds)
+    async def _show(
+        self, key: PolicyKey, body: JsonObject | None, decision: Decision, within_seconds: float
+    ) -> list[OperatorError]:
+        """The summary, where there is a policy to show it."""
+        if body is None:
+            return []
+        return await self._summaries.show(key, body, decision, within_seconds=within_seconds)
 
     def _left_seconds(self, began: float) -> float:
         """What is left to a write of a pass that is no emergency and began to write then."""
@@ -313,8 +317,7 @@ def _deletes(decision: Decision) -> bool:
     return any(isinstance(action, DeleteAssignment) for action in decision.actions)
 
 
-def _emergency(decision: Decision) -> bool:
-    """A rollback writes, of the fleet or of workloads by themselves: that gives way to nothing."""
-    state, held = decision.state, decision.state.held_keys
-    goes_back = any(isinstance(action, Write) and action.workload.key in held for action in decision.actions)
-    return state.phase is Phase.ROLLING_BACK or (state.alone and (goes_back or bool(state.restarts)))
+def _is_emergency(decision: Decision, back: frozenset[str]) -> bool:
+    """A rollback is under way, of the fleet or of workloads by themselves; ``back``: those of it that are written to."""
+    state = decision.state
+    return state.phase is Phase.ROLLING_BACK or (state.alone and bool(back or state.restarts))

@@ -60,13 +60,13 @@ class RateLimiter:
         """Writes that wait for a slot."""
         return len(self._emergencies) + len(self._normals)
 
-    def slot(self, emergency: bool = False, group: str = "") -> AbstractAsyncContextManager[None]:
+    def slot(self, emergency: bool = False, group: str = "") -> "AbstractAsyncContextManager[Slot]":
         """Hold one write slot: waits for a token and for room among the writes in flight.
 
         Raises (on entering):
             TooManyRequests: the group is paused. Who waited here would keep a worker from other namespaces.
         """
-        return _Slot(self, emergency, group)
+        return Slot(self, emergency, group)
 
     async def _take(self, emergency: bool, group: str) -> None:
         waiter = (self._emergencies if emergency else self._normals).wait(group)
@@ -134,15 +134,20 @@ class RateLimiter:
         self._grant()
 
 
-class _Slot(AbstractAsyncContextManager[None]):
+class Slot(AbstractAsyncContextManager["Slot"]):
     """A slot. Not a generator: those register with the loop, which a thousand writes in an emergency can feel."""
 
     def __init__(self, limiter: RateLimiter, emergency: bool, group: str) -> None:
         self._limiter = limiter
         self._emergency = emergency
         self._group = group
+        self._unused = False
 
-    async def __aenter__(self) -> None:
+    def give_back(self) -> None:
+        """Nothing is written after all: the next one has the token."""
+        self._unused = True
+
+    async def __aenter__(self) -> "Slot":
         self._refuse_while_paused()
         await self._limiter._take(self._emergency, self._group)
         try:
@@ -150,6 +155,7 @@ class _Slot(AbstractAsyncContextManager[None]):
         except TooManyRequests:
             self._limiter._free(self._group, unused=True)
             raise
+        return self
 
     def _refuse_while_paused(self) -> None:
         left = self._limiter.paused_seconds(self._group)
@@ -159,4 +165,4 @@ class _Slot(AbstractAsyncContextManager[None]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._limiter._free(self._group)
+        self._limiter._free(self._group, unused=self._unused)

@@ -10,17 +10,29 @@ from typing import Any
 import pytest
 
 from precision_operator.api.modes import Mode
-from precision_operator.api.state import State
+from precision_operator.api.state import Phase, State
 from precision_operator.controller.act import EVENTS_AT_ONCE, EVENTS_SECONDS, OVERDUE_SECONDS, PATIENCE_SECONDS, Acted
 from precision_operator.controller.echo import PATIENCE_SECONDS as ECHO_SECONDS
 from precision_operator.controller.expectations import EXPIRY_SECONDS
 from precision_operator.controller.refusals import REFUSED_LIMIT
-from precision_operator.core.actions import Action, DeletePod, Notify
+from precision_operator.core.actions import Action, DeletePod, Notify, RequestPod
 from precision_operator.core.model import RefusedWrite, Request
 from precision_operator.errors import Conflict, Forbidden, PreconditionFailed, TooManyRequests, Unavailable
-from precision_operator.kube.port import EVENTS, JsonObject, Resource
+from precision_operator.kube.port import EVENTS, JsonObject, Operation, Resource
 from precision_operator.reasons import Reason
-from tests.support.acting import EMERGENCY, GRADUAL, KEY, POLICY, SERVER, STATE, Rig, deletion, request
+from tests.support.acting import (
+    ALONE,
+    EMERGENCY,
+    GRADUAL,
+    HELD_ALONE,
+    KEY,
+    POLICY,
+    SERVER,
+    STATE,
+    Rig,
+    deletion,
+    request,
+)
 from tests.support.manual_clock import finished, late
 from tests.support.views import pod, workload
 
@@ -305,8 +317,9 @@ async def test_of_many_events_few_are_sent_at_once(monkeypatch: pytest.MonkeyPat
     assert asked == EVENTS_AT_ONCE
 
 
-async def test_writes_of_a_promotion_give_way_after_a_second_though_the_server_hangs(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("state", [STATE, replace(EMERGENCY, phase=Phase.HELD)], ids=["promotion", "held"])
+async def test_writes_of_no_emergency_give_way_after_a_second_though_the_server_hangs(
+    state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = Rig("a")
     never = asyncio.Event()
@@ -316,7 +329,7 @@ async def test_writes_of_a_promotion_give_way_after_a_second_though_the_server_h
 
     monkeypatch.setattr(rig.kube, "json_patch", hang)
     began = rig.clock.monotonic()
-    acted = await rig.act(request("a"), emergency=False)
+    acted = await rig.act(request("a"), state=state, emergency=False)
     assert acted == Acted(again=True)
     assert rig.clock.monotonic() - began == pytest.approx(PATIENCE_SECONDS, abs=0.2)
     assert rig.limiter._held.total() == 0
@@ -400,3 +413,85 @@ async def test_nothing_is_written_once_the_lease_is_lost_in_mid_pass() -> None:
     assert rig.order == ["patch a"]
     assert rig.reasons(acted) == ["LeaseLost", "LeaseLost"]
     assert [body for (plural, *_), body in rig.kube.objects.items() if plural == EVENTS.plural] == []
+
+
+def held_request(name: str) -> RequestPod:
+    return RequestPod(HELD_ALONE, pod(name), Mode.FP32, 7)
+
+
+def held_deletion(name: str) -> DeletePod:
+    return DeletePod(HELD_ALONE, pod(name), 7)
+
+
+def slow_patches(rig: Rig, monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+    """How long a write to each pod takes."""
+    patch = rig.kube.json_patch
+
+    async def slow(resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> None:
+        await rig.clock.sleep(seconds[name])
+        await patch(resource, namespace, name, operations)
+
+    monkeypatch.setattr(rig.kube, "json_patch", slow)
+
+
+async def test_beside_a_rollback_that_goes_on_to_its_end_a_promotion_gives_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig("promoted", "back")
+    slow_patches(rig, monkeypatch, promoted=3 * PATIENCE_SECONDS, back=2 * PATIENCE_SECONDS)
+    began = rig.clock.monotonic()
+    assert await rig.act(request("promoted"), held_request("back"), state=ALONE) == Acted(again=True)
+    assert rig.order == ["patch back"]
+    assert rig.clock.monotonic() - began == pytest.approx(2 * PATIENCE_SECONDS, abs=0.2)
+
+
+async def test_a_promotion_that_hangs_keeps_no_pod_of_a_rollback_longer_than_its_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig("promoted", "back")
+    slow_patches(rig, monkeypatch, promoted=60.0)
+    began = rig.clock.monotonic()
+    assert await rig.act(request("promoted"), held_deletion("back"), state=ALONE) == Acted(again=True)
+    assert rig.order == ["delete back after the echo"]
+    assert rig.clock.monotonic() - began == pytest.approx(PATIENCE_SECONDS / 2, abs=0.1)
+
+
+async def test_beside_a_rollback_a_promotion_has_its_second_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig("promoted", "back")
+    slow_patches(rig, monkeypatch, promoted=PATIENCE_SECONDS / 2, back=0.0)
+    assert await rig.act(request("promoted"), held_request("back"), state=ALONE) == Acted()
+    assert rig.order == ["patch back", "patch promoted"]
+
+
+async def test_a_promotion_beside_a_rollback_waits_for_the_rate_that_the_rollback_may_exceed() -> None:
+    rig = Rig("p1", "p2", "back", per_second=1)
+    acted = asyncio.ensure_future(
+        rig.actor.act(POLICY, ALONE, [request("p1"), request("p2"), held_request("back")], emergency=True)
+    )
+    await rig.clock.advance(0.0)
+    assert rig.order == ["patch p1", "patch back"]
+    assert await finished(rig.clock, acted) == Acted(again=True)
+
+
+async def test_what_is_left_out_after_it_has_waited_for_its_turn_spends_no_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig("a", "b", "c", per_second=2, at_once=1)
+    slow_patches(rig, monkeypatch, a=0.01, b=0.0)
+    actions = [request("a"), *map(request, "bc" * 5)]
+    acting = rig.actor.act(POLICY, STATE, actions, emergency=False, current=lambda write: not rig.order)
+    assert await finished(rig.clock, acting) == Acted(again=True)
+    assert rig.order == ["patch a"]
+    next_pass = asyncio.ensure_future(rig.actor.act(POLICY, STATE, [request("b")], emergency=False))
+    await rig.clock.advance(0.0)
+    assert len(rig.order) == 2
+    await next_pass
+
+
+async def test_what_is_left_out_waits_for_no_slot() -> None:
+    rig = Rig("a", at_once=1)
+    async with rig.limiter.slot():
+        acting = rig.actor.act(POLICY, STATE, [request("a")], emergency=False, current=lambda write: False)
+        began = rig.clock.monotonic()
+        assert await finished(rig.clock, acting) == Acted(again=True)
+    assert rig.clock.monotonic() - began < PATIENCE_SECONDS / 2

@@ -397,9 +397,8 @@ async def test_where_there_is_no_budget_no_pod_is_read_before_its_eviction() -> 
 async def test_of_a_policy_that_changed_in_mid_pass_a_suspension_is_ended_and_nothing_else_is_written() -> None:
     rig = Rig("a", "b", "c")
     rig.put_job("train", suspend=True)
-    found = iter([True, False, False])
     actions: list[Action] = [*map(request, "abc"), resumption()]
-    acting = rig.actor.act(POLICY, STATE, actions, emergency=False, current=lambda: next(found))
+    acting = rig.actor.act(POLICY, STATE, actions, emergency=False, current=lambda write: not rig.order)
     assert await finished(rig.clock, acting) == Acted(again=True)
     assert rig.order == ["patch a", "patch job train after the echo"]
     assert not rig.suspended("train")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -12,7 +13,7 @@ from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.state import Phase, State
 from precision_operator.core.decide import decide
 from precision_operator.core.model import Observation
-from precision_operator.errors import Conflict
+from precision_operator.errors import Conflict, Unavailable
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject
 from tests.support.controller import KEY
 from tests.support.reconciling import FAST, NAMES, OVERFLOW, Rig, promoted
@@ -279,3 +280,158 @@ async def test_a_workload_is_held_by_itself_though_its_policy_changes_before_the
     else:
         with pytest.raises(Conflict, match="changed meanwhile"):
             await rig.until(lambda: rig.state.phase is Phase.DEGRADED)
+
+
+LATE = ("late1", "late2", "late3")
+RESTARTED = "restarted"
+MOST_PASSES = 40
+
+
+def unselect(rig: Rig) -> None:
+    rig.policy["spec"]["selector"] = {"matchLabels": {"fleet": "nobody"}}
+    rig.policy["metadata"]["generation"] += 1
+
+
+async def joined_beside_a_breach(change: Callable[[Rig], object]) -> list[str]:
+    """The pods written in a pass that promotes those that joined and rolls one back; the first write brings a change."""
+    rig = await promoted(*(f"w{number}" for number in range(8)))
+    for name in LATE:
+        rig.workload(name)
+    written: list[str] = []
+
+    def before_write(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] != "pods":
+            return
+        if not written and not rig.state.held:
+            rig.trainers.bad = {"w0-abc-1": OVERFLOW}
+            raise Unavailable("not yet", status=503)
+        written.append(key[2])
+        if len(written) == 1:
+            change(rig)
+
+    rig.kube.before_write = before_write
+    await rig.until(lambda: written != [])
+    return written
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda rig: seen(rig, unselect), lambda rig: seen(rig, command), delete, lambda rig: lose(rig, assignment(rig))],
+    ids=["edit", "command", "deletion of the policy", "deletion of the assignment"],
+)
+async def test_once_what_was_decided_on_changed_a_rollback_goes_on_and_no_promotion_beside_it(
+    change: Callable[[Rig], object],
+) -> None:
+    assert await joined_beside_a_breach(change) == ["late1-abc-1", "w0-abc-1"]
+
+
+async def test_what_stops_a_rollback_stops_the_promotions_beside_it() -> None:
+    assert await joined_beside_a_breach(lambda rig: seen(rig, suspend)) == ["late1-abc-1"]
+
+
+async def test_where_nothing_changes_promotions_go_on_beside_a_rollback() -> None:
+    written = await joined_beside_a_breach(lambda rig: None)
+    assert written == [*(f"{name}-abc-1" for name in LATE), "w0-abc-1"]
+
+
+async def without_a_place(*, goes: bool = True) -> Rig:
+    """A fleet that is guarded, but for one that is held by itself: its pod is taken away and has no replacement.
+
+    ``goes``: or that write is refused, and sent again in each pass.
+    """
+    rig = Rig()
+    rig.fleet(*(f"w{number}" for number in range(8)), **FAST)
+    rig.workload(RESTARTED, hot=False)
+    number = 1
+    for _ in range(MOST_PASSES):
+        await rig.go()
+        if not any(name.startswith(RESTARTED) for name in rig.modes):
+            number += 1
+            rig.replace(RESTARTED, hot=False, number=number)
+        await rig.manual.advance(15.0)
+        if rig.state.phase is Phase.HEALTHY:
+            break
+
+    def refused(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] in ("pods", "pods/eviction") and not goes:
+            raise Unavailable("it stays", status=503)
+
+    rig.kube.before_write = refused
+    rig.trainers.bad = {f"{RESTARTED}-abc-{number}": OVERFLOW}
+    await rig.until(lambda: bool(rig.state.restarts) and (not goes or len(rig.modes) == 8))
+    return rig
+
+
+@pytest.mark.parametrize("change", [lambda rig: seen(rig, unselect), delete], ids=["edit", "deletion"])
+async def test_promotions_beside_a_held_workload_without_a_place_are_left_out(change: Callable[[Rig], object]) -> None:
+    rig = await without_a_place()
+    for name in LATE:
+        rig.workload(name)
+    rig.kube.writes.clear()
+    at_the_first_pod(rig, lambda: change(rig))
+    await rig.until(lambda: rig.pod_writes != [])
+    assert len(rig.pod_writes) == 1
+
+
+def changed_once_confirmed(rig: Rig, change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
+    confirm = rig.reconciler._confirm
+
+    async def confirmed(*args: object) -> None:
+        await confirm(*args)  # type: ignore[arg-type]
+        seen(rig, change)
+
+    monkeypatch.setattr(rig.reconciler, "_confirm", confirmed)
+
+
+async def test_no_promotion_is_committed_beside_a_held_workload_once_its_policy_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = await without_a_place()
+    for name in LATE:
+        rig.workload(name)
+    changed_once_confirmed(rig, edit, monkeypatch)
+    with pytest.raises(Conflict, match="changed meanwhile"):
+        await rig.until(lambda: len(rig.state.members) > 9)
+
+
+async def test_what_a_rollback_writes_does_not_wait_though_a_promotion_is_committed_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = await without_a_place(goes=False)
+    for name in LATE:
+        rig.workload(name)
+    changed_once_confirmed(rig, edit, monkeypatch)
+    await rig.until(lambda: len(rig.state.members) > 9)
+
+
+async def test_a_first_rollback_does_not_wait_though_another_fallback_is_committed_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = await promoted()
+    rig.policy["spec"].update(fallback="bf16", delivery="NewOnly")
+    rig.policy["metadata"]["generation"] += 1
+    rig.trainers.bad = {"a-abc-1": OVERFLOW}
+    gather, confirm = rig.gatherer.gather, rig.reconciler._confirm
+    phase = Phase.HEALTHY
+
+    async def gathered(key: PolicyKey, policy: Policy, state: State) -> Observation:
+        nonlocal phase
+        found = await gather(key, policy, state)
+        phase = decide(policy, state, found, rig.manual.time()).state.phase
+        return found
+
+    async def confirmed(*args: object) -> None:
+        if phase is Phase.HEALTHY:
+            raise Unavailable("the new fallback is committed with the rollback, and not before", status=503)
+        await confirm(*args)  # type: ignore[arg-type]
+        seen(rig, edit)
+
+    monkeypatch.setattr(rig.gatherer, "gather", gathered)
+    monkeypatch.setattr(rig.reconciler, "_confirm", confirmed)
+    for _ in range(MOST_PASSES):
+        with suppress(Unavailable):
+            await rig.go()
+        await rig.manual.advance(15.0)
+        if rig.state.held:
+            break
+    assert (rig.state.phase, rig.state.fallback) == (Phase.DEGRADED, Mode.BF16)

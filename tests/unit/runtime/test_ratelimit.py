@@ -185,3 +185,15 @@ async def test_an_emergency_that_may_not_go_for_its_group_holds_nobody_back() ->
     assert writers.got == ["a1", "b"]
     writers.leave.set()
     await asyncio.gather(*writers.tasks)
+
+
+async def test_a_slot_that_is_given_back_costs_no_token() -> None:
+    limiter = RateLimiter(2, 1, ManualClock())
+    for _ in range(3):
+        async with limiter.slot() as slot:
+            slot.give_back()
+    writers = Writers(limiter)
+    for number in range(3):
+        writers.start(f"n{number}")
+    await settle()
+    assert writers.got == ["n0", "n1"]
