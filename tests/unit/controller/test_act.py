@@ -15,7 +15,7 @@ from precision_operator.controller.act import EVENTS_AT_ONCE, EVENTS_SECONDS, OV
 from precision_operator.controller.echo import PATIENCE_SECONDS as ECHO_SECONDS
 from precision_operator.controller.expectations import EXPIRY_SECONDS
 from precision_operator.controller.refusals import REFUSED_LIMIT
-from precision_operator.core.actions import Action, DeletePod, Notify, RequestPod
+from precision_operator.core.actions import Action, DeletePod, EvictPod, Notify, RequestPod
 from precision_operator.core.model import RefusedWrite, Request
 from precision_operator.errors import Conflict, Forbidden, PreconditionFailed, TooManyRequests, Unavailable
 from precision_operator.kube.port import EVENTS, JsonObject, Operation, Resource
@@ -495,3 +495,20 @@ async def test_what_is_left_out_waits_for_no_slot() -> None:
         began = rig.clock.monotonic()
         assert await finished(rig.clock, acting) == Acted(again=True)
     assert rig.clock.monotonic() - began < PATIENCE_SECONDS / 2
+
+
+async def test_the_last_batch_of_a_promotion_has_all_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig("a", "b", "c")
+    await rig.act(EvictPod(workload(), pod("a"), 7))  # so that neither the fence nor admission is asked once more
+    monkeypatch.setattr(rig.kube, "evict", late(rig.clock, 0.6 * PATIENCE_SECONDS, rig.kube.evict))
+    acted = await rig.act(deletion("b"), EvictPod(workload(), pod("c"), 7), emergency=False)
+    assert (acted, rig.pods) == (Acted(), [])
+
+
+async def test_what_strays_in_a_fleet_that_is_held_does_not_exceed_the_rate() -> None:
+    rig = Rig("a", "b", per_second=1)
+    held = replace(EMERGENCY, phase=Phase.HELD)
+    acting = asyncio.ensure_future(rig.actor.act(POLICY, held, [request("a"), request("b")], emergency=False))
+    await rig.clock.advance(0.0)
+    assert rig.order == ["patch a"]
+    await finished(rig.clock, acting)
