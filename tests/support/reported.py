@@ -12,12 +12,12 @@ from precision_operator.api.incident import Incident
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.observer import RecordedPass
-from precision_operator.errors import SourceUnavailable
+from precision_operator.errors import KubeError, SourceUnavailable
 from precision_operator.incidents.channels import NotDelivered, Outgoing
 from precision_operator.incidents.collector import EvidenceCollector
 from precision_operator.incidents.document import from_body
 from precision_operator.incidents.notifier import Notifier
-from precision_operator.incidents.report import Report
+from precision_operator.incidents.report import IncidentPhase, Report
 from precision_operator.incidents.reporter import Reporter
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.kube.port import INCIDENTS, JsonObject
@@ -169,6 +169,28 @@ class Stage:
         decision = replace(decision, state=replace(decision.state, incident=incident))
         self.reporter.observe(RecordedPass(self.world.policy, before, observation, decision, now))
 
+    def refuse(self, error: KubeError | None, *, name: str = "") -> None:
+        """Writes of incidents fail from now on, or those of one object; None: none does any more."""
+
+        def answer(verb: str, key: tuple[str, str, str]) -> None:
+            if error is not None and key[0] == INCIDENTS.plural and name in ("", key[2]):
+                raise error
+
+        self.kube.before_write = answer
+
+    def supersede(self, incident_id: str | None = "fleet-99") -> None:
+        """A pass whose policy has a newer incident; None: it has none any more."""
+        incident = self.world.state.incident
+        assert incident is not None
+        newer = replace(incident, id=incident_id, decided_at=self.world.now) if incident_id is not None else None
+        self.follow(newer)
+
+    async def idle(self, turns: int, seconds: float) -> None:
+        """Time without a pass."""
+        for _ in range(turns):
+            self.world.now += seconds
+            await self.turn()
+
     def annotate(self) -> None:
         """Somebody writes the only incident's object."""
         (body,) = (body for (plural, *_), body in self.kube.objects.items() if plural == INCIDENTS.plural)
@@ -187,6 +209,10 @@ class Stage:
     def reports(self) -> list[Report]:
         """Of all incidents that are stored."""
         return [from_body(body) for (plural, *_), body in self.kube.objects.items() if plural == INCIDENTS.plural]
+
+    def phases(self) -> dict[str, IncidentPhase]:
+        """By the incident's id."""
+        return {report.id: report.phase for report in self.reports()}
 
     @property
     def report(self) -> Report:

@@ -1,14 +1,16 @@
-"""Incidents whose policy and assignment both went while no operator ran: no pass shows them any more."""
+"""Open incidents that no pass carries on: their policy is gone, or it has a newer one and an earlier leader left them."""
 
 from collections.abc import Collection, Sequence
 
+from precision_operator.api.assignment import VERSION, parse_assignment, state_version
 from precision_operator.api.policy import PolicyKey
+from precision_operator.api.state import State
 from precision_operator.api.wire import mapping, text
 from precision_operator.errors import Conflict, NotFound
-from precision_operator.incidents.document import PHASE_LABEL, POLICY_LABEL, from_body, label, to_body
-from precision_operator.incidents.passes import close
-from precision_operator.incidents.report import IncidentPhase, Report
-from precision_operator.kube.port import ASSIGNMENTS, INCIDENTS, POLICIES, KubeApi, Resource
+from precision_operator.incidents.document import PHASE_LABEL, from_body, name_of, to_body
+from precision_operator.incidents.passes import close, superseded
+from precision_operator.incidents.report import IncidentPhase, Report, stamp
+from precision_operator.kube.port import ASSIGNMENTS, INCIDENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.reasons import Reason
 from precision_operator.replay.codec import RecordingError
 
@@ -31,8 +33,13 @@ class Orphans:
         self._namespaces = tuple(namespaces) or ("",)
         self._due_at = 0.0
 
-    async def close(self, known: Collection[PolicyKey], *, now: float) -> None:
-        """Close what nobody follows; ``known``: policies, and assignments without one, of which passes are seen.
+    async def close(self, known: Collection[PolicyKey], *, held: Collection[tuple[str, str]], now: float) -> None:
+        """Close what nobody follows.
+
+        Args:
+            known: policies, and assignments without one, of which passes are seen: none of them is gone.
+            held: (namespace, name) of the incidents that are worked on.
+            now: seconds since the epoch.
 
         Raises:
             OperatorError: the API server did not answer as it should; the rest is closed another time.
@@ -40,14 +47,13 @@ class Orphans:
         if now < self._due_at:
             return
         self._due_at = now + EVERY_SECONDS
-        followed = {(key.namespace, label(key.name)) for key in known}
         for namespace in self._namespaces:
             # Of the whole cluster, and each has a tape and evidence: only what nobody follows is read whole, one by one.
             for body in await self._api.list_metadata(INCIDENTS, namespace, label_selector=_OPEN):
                 metadata = mapping(body.get("metadata"))
-                where = text(metadata.get("namespace"))
-                if (where, mapping(metadata.get("labels")).get(POLICY_LABEL)) not in followed:
-                    await self._close(where, text(metadata.get("name")), known, now=now)
+                where, name = text(metadata.get("namespace")), text(metadata.get("name"))
+                if (where, name) not in held:
+                    await self._close(where, name, known, now=now)
 
     async def _close(self, namespace: str, name: str, known: Collection[PolicyKey], *, now: float) -> None:
         try:
@@ -55,19 +61,43 @@ class Orphans:
             report = from_body(body)
         except (NotFound, RecordingError):
             return  # it was pruned; or a newer operator wrote it
-        version = text(mapping(body.get("metadata")).get("resourceVersion"))
-        key = PolicyKey(namespace, report.policy)
-        if key in known or await self._exists(POLICIES, key) or await self._exists(ASSIGNMENTS, key):
+        closed = await self._closed(PolicyKey(namespace, report.policy), name, report, known, now=now)
+        if closed is None:
             return
-        closed = to_body(ended(report, now=now), namespace=namespace, resource_version=version)
+        version = text(mapping(body.get("metadata")).get("resourceVersion"))
         try:
-            await self._api.replace(INCIDENTS, namespace, name, closed)
+            await self._api.replace(
+                INCIDENTS, namespace, name, to_body(closed, namespace=namespace, resource_version=version)
+            )
         except (Conflict, NotFound):
             return  # somebody else was faster
 
-    async def _exists(self, resource: Resource, key: PolicyKey) -> bool:
+    async def _closed(
+        self, key: PolicyKey, name: str, report: Report, known: Collection[PolicyKey], *, now: float
+    ) -> Report | None:
+        """The report, closed; None: its policy has it still, or may have."""
+        # Read after the incident: an assignment names it before its object is made, and names another only once it is over.
+        assignment = await self._read(ASSIGNMENTS, key)
+        if assignment is None:
+            gone = key not in known and await self._read(POLICIES, key) is None
+            return ended(report, now=now) if gone else None
+        state = _state(assignment)
+        if state is None:
+            return None
+        newest = state.incident
+        if newest is not None and name_of(newest.id, stamp(newest.decided_at)) == name:
+            return None
+        return superseded(report, newest, now=now)
+
+    async def _read(self, resource: Resource, key: PolicyKey) -> JsonObject | None:
         try:
-            await self._api.get(resource, key.namespace, key.name)
+            return await self._api.get(resource, key.namespace, key.name)
         except NotFound:
-            return False
-        return True
+            return None
+
+
+def _state(assignment: JsonObject) -> State | None:
+    """None: nothing was decided yet, or a newer operator decided it."""
+    if not mapping(assignment.get("state")) or state_version(assignment) > VERSION:
+        return None
+    return parse_assignment(assignment)

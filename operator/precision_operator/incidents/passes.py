@@ -62,8 +62,7 @@ def carry_on(report: Report, seen: RecordedPass) -> Report:
         leaves = incident is not None and incident.id == report.id and retried(seen) and not report.stages.left_at
         return replace(report, stages=replace(report.stages, left_at=stamp(seen.now))) if leaves else report
     if incident is None or incident.id != report.id:
-        newer = incident.id if incident is not None else "a policy without an incident"
-        return close(report, Milestone.SUPERSEDED, f"by {newer}", now=seen.now)
+        return superseded(report, incident, now=seen.now)
     moments = _acknowledged(report, seen)
     for action in seen.decision.actions:
         if isinstance(action, Notify):
@@ -129,6 +128,12 @@ def _acknowledged(report: Report, seen: RecordedPass) -> list[Moment]:
             moment = Moment("", Milestone.ACKNOWLEDGED, text)
             found += [] if moment in known else [replace(moment, at=stamp(seen.now))]
     return found
+
+
+def superseded(report: Report, newer: Incident | None, *, now: float) -> Report:
+    """The report of an incident that another one followed; None: its policy has none any more."""
+    by = newer.id if newer is not None else "a policy without an incident"
+    return close(report, Milestone.SUPERSEDED, f"by {by}", now=now)
 
 
 def close(report: Report, what: str, message: str, *, now: float) -> Report:

@@ -17,15 +17,15 @@ from precision_operator.api.wire import parse_time
 from precision_operator.core.observer import RecordedPass
 from precision_operator.errors import Conflict, NotFound, OperatorError
 from precision_operator.incidents.checklist import counted
+from precision_operator.incidents.closing import Closer
 from precision_operator.incidents.collector import EvidenceCollector
-from precision_operator.incidents.cost import ORIGIN, STEP, Cost, rolled_back, with_steps
-from precision_operator.incidents.evidence import series_of
+from precision_operator.incidents.document import name_for
+from precision_operator.incidents.gathered import answers, take_evidence
 from precision_operator.incidents.notifier import Notifier
 from precision_operator.incidents.orphans import Orphans, ended
 from precision_operator.incidents.passes import carry_on, retried
 from precision_operator.incidents.progress import TrainingPace, first_reading, next_due, ripen, worth_keeping
-from precision_operator.incidents.questions import answer
-from precision_operator.incidents.report import IncidentPhase, Report, ReviewAnswer, Windows
+from precision_operator.incidents.report import IncidentPhase, Report, Windows
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.incidents.track import Case, Track
 from precision_operator.incidents.wording import Wording
@@ -45,8 +45,6 @@ KEPT_READINGS = 20_000
 """Readings of one pod (about 1 KB each) that a case holds in memory: what is beyond is left out from the middle."""
 IDLE_SECONDS = 3600.0
 RETRY = Backoff(2.0, 300.0)
-UNCLOSED_SECONDS = 60.0
-"""How long after each try the incident that another one followed is tried to be closed again."""
 PAST_SECONDS = 86400.0
 """A new leader takes up no message of a closed incident that is older: a channel that was added since is not told of it.
 Nor is one tried any longer whose policy is gone.
@@ -78,6 +76,7 @@ class Reporter:
         self._collector = collector
         self._settings = settings
         self._notifier = notifier
+        self._closer = Closer(store, notifier, metrics=metrics, clock=clock)
         self._metrics = metrics
         self._clock = clock
         self._leading = leading
@@ -148,10 +147,16 @@ class Reporter:
                 self._metrics.report_error(error.reason)
                 _LOG.warning("old incidents stay until tomorrow: %s", error, extra={"reason": error.reason})
             try:
-                await self._orphans.close(self._tracks.keys(), now=self._clock.time())
+                await self._orphans.close(self._tracks.keys(), held=self._held(), now=self._clock.time())
             except OperatorError as error:
                 self._metrics.report_error(error.reason)
-                _LOG.warning("incidents without a policy stay for an hour: %s", error, extra={"reason": error.reason})
+                _LOG.warning(
+                    "incidents that nobody follows stay for an hour: %s", error, extra={"reason": error.reason}
+                )
+
+    def _held(self) -> set[tuple[str, str]]:
+        """(namespace, object's name) of each incident that is worked on."""
+        return {(key.namespace, name_for(case.report)) for key, track in self._tracks.items() for case in track.cases}
 
     def _retire(self) -> None:
         """Another one leads and goes on from the objects: what is known here would be old once this one leads again."""
@@ -167,12 +172,14 @@ class Reporter:
         for key, track in self._tracks.items():
             if track.retry_at > now:
                 moments.append(track.retry_at)
-            elif track.case is not None:
+                continue
+            due = [self._closer.due_at(track)]
+            if track.case is not None:
                 report = track.case.report
-                due = (next_due(report, self._pace, now=now), self._notifier.due_at(report, key.namespace))
+                due += [next_due(report, self._pace, now=now), self._notifier.due_at(report, key.namespace)]
                 unsaved = self._store.due_seconds(track.case)
-                moments += [moment for moment in due if moment is not None]
-                moments += [now + unsaved] if unsaved is not None else []
+                due += [now + unsaved] if unsaved is not None else []
+            moments += [moment for moment in due if moment is not None]
         return max(0.05, min(moments) - now)
 
     async def _guarded(self, key: PolicyKey, track: Track) -> None:
@@ -182,7 +189,6 @@ class Reporter:
         except Conflict:
             # Somebody else wrote it: read it again, and go on from what stands there.
             if track.case is not None:
-                track.case.leave()
                 track.case, track.stale = None, track.case
             self._again(track)
         except OperatorError as error:
@@ -220,9 +226,9 @@ class Reporter:
                 self._notifier.forget(case.report, key.namespace)
                 track.case, track.finished, track.last = None, case.report.id, None
                 await self._store.retention.prune(key.namespace, key.name, now=self._clock.time())
-        await self._close_unclosed(key, track)
-        await self._complete(key, track)
-        if track.gone and track.case is None and track.closing is None:
+        await self._closer.work(key, track)
+        if track.gone and track.case is None and not track.superseded:
+            track.leave()
             self._tracks.pop(key, None)
 
     async def _take(self, key: PolicyKey, track: Track, seen: RecordedPass) -> None:
@@ -230,15 +236,18 @@ class Reporter:
         incident = seen.decision.state.incident
         followed = track.case or track.stale
         if followed is not None and (incident is None or incident.id != followed.report.id):
-            await self._supersede(key, track, followed, seen)
+            await self._closer.supersede(key, track, followed, seen)
         if incident is None or incident.id == track.finished:
             return
         if track.case is None:
             lead_up = [_recording(earlier) for earlier in track.recent if earlier.now < seen.now]
             track.case = await self._store.open(key.namespace, seen, incident, lead_up=lead_up, stale=track.stale)
             track.stale = None
-            if track.case is None or self._is_over(key, track.case.report, old_too=True):
-                track.finished, track.case = incident.id, None
+            if track.case is not None and self._is_over(key, track.case.report, old_too=True):
+                track.case.leave()
+                track.case = None
+            if track.case is None:
+                track.finished = incident.id
                 return
             if not track.case.version:
                 track.case.dropped = track.dropped
@@ -253,49 +262,6 @@ class Reporter:
                 del case.recordings[len(case.recordings) // 2]
                 case.dropped += 1
 
-    async def _supersede(self, key: PolicyKey, track: Track, followed: Case, seen: RecordedPass) -> None:
-        """Close the case that another one has followed; where that fails, later: it must not hold the new one up."""
-        try:
-            if track.case is None:
-                # Somebody wrote its object meanwhile.
-                track.case, track.stale = await self._store.reopen(key.namespace, followed), None
-            case = track.case
-            if case is not None:
-                await self._close(key, case, seen)
-        except Conflict:
-            raise
-        except OperatorError as error:
-            followed.leave()
-            self._close_later(key, track, followed, seen, error)
-        else:
-            if case is not None and track.closing is not None:
-                track.closing[0].leave()  # of several, the newest alone is waited for
-            if case is not None:
-                track.closing = (case, track.last or seen) if case.gathering is not None else None
-        track.finished, track.case, track.stale = followed.report.id, None, None
-
-    async def _close(self, key: PolicyKey, case: Case, seen: RecordedPass) -> None:
-        report = carry_on(case.report, seen)
-        case.report = self._notifier.deliver(report, key.namespace)
-        await self._store.save(key.namespace, case, urgent=True)
-        self._notifier.forget(report, key.namespace)
-
-    def _close_later(self, key: PolicyKey, track: Track, case: Case, seen: RecordedPass, error: OperatorError) -> None:
-        self._metrics.report_error(error.reason)
-        _LOG.warning("%s of %s is not closed yet: %s", case.report.id, key, error, extra={"reason": error.reason})
-        track.unclosed = case, seen, self._clock.time() + UNCLOSED_SECONDS
-
-    async def _close_unclosed(self, key: PolicyKey, track: Track) -> None:
-        if track.unclosed is None or self._clock.time() < track.unclosed[2]:
-            return
-        (case, seen, _), track.unclosed = track.unclosed, None
-        try:
-            found = await self._store.reopen(key.namespace, case) if case.version else case
-            if found is not None:
-                await self._close(key, found, seen)
-        except OperatorError as error:
-            self._close_later(key, track, case, seen, error)
-
     def _is_over(self, key: PolicyKey, report: Report, *, old_too: bool) -> bool:
         """Nothing is left to do of an incident; ``old_too``: what is owed of it for long is left too."""
         newest = max((parse_time(message.at) or 0.0 for message in report.messages), default=0.0)
@@ -307,7 +273,7 @@ class Reporter:
         first = first_reading(case.recordings)
         case.report = ripen(case.report, seen, self._pace, now=self._clock.time(), first=first)
         if not case.report.questions:
-            case.report = replace(case.report, questions=_answers(case.report, seen))
+            case.report = replace(case.report, questions=answers(case.report, seen))
         # Kept first, then sent: a new leader may send it twice, and never not at all. So what cannot be kept is sent too.
         send_at = self._notifier.due_at(case.report, key.namespace)
         try:
@@ -321,52 +287,14 @@ class Reporter:
         await self._store.save(key.namespace, case)
         await self._gather(key, case, seen)
 
-    async def _complete(self, key: PolicyKey, track: Track) -> None:
-        """Write the evidence of a case that another one followed while it was asked for."""
-        if track.closing is None:
-            return
-        case, seen = track.closing
-        _take_evidence(case, seen)
-        if case.gathering is None:
-            await self._store.complete(key.namespace, case.report)
-            track.closing = None
-
     async def _gather(self, key: PolicyKey, case: Case, seen: RecordedPass) -> None:
-        if _take_evidence(case, seen):
+        if take_evidence(case, seen):
             await self._store.save(key.namespace, case)
         if case.gathering is None and case.asked not in (case.report.phase, IncidentPhase.VERIFYING):
             case.asked = case.report.phase
             asking = self._collector.gather(case.report, seen, now=self._clock.time())
             case.gathering = asyncio.create_task(asking, name="evidence")
             case.gathering.add_done_callback(lambda _: self._wake.set())
-
-
-def _take_evidence(case: Case, seen: RecordedPass) -> bool:
-    """Take in the evidence that was asked for, with what follows from it; whether there is some."""
-    if case.gathering is None or not case.gathering.done():
-        return False
-    found, case.gathering = case.gathering, None
-    case.report = replace(case.report, evidence=found.result())
-    if IncidentPhase.VERIFYING in (case.asked, case.report.phase):
-        case.report = replace(case.report, cost=_with_steps(case))
-    case.report = replace(case.report, questions=_answers(case.report, seen))
-    return True
-
-
-def _answers(report: Report, seen: RecordedPass) -> tuple[ReviewAnswer, ...]:
-    return answer(report, seen.policy.spec, [workload.name for workload in seen.observation.workloads])
-
-
-def _with_steps(case: Case) -> Cost:
-    """With the steps lost, by the evidence, of the workloads whose pods the tape shows."""
-    known = {evidence.name: evidence for evidence in case.report.evidence if not evidence.error}
-    detected = parse_time(case.report.stages.detected_at)
-    if STEP not in known or ORIGIN not in known or detected is None or not case.recordings:
-        return case.report.cost
-    keys = rolled_back(case.recordings[0].state, case.recordings[-1].state, case.report.scope)
-    workloads = (workload for recording in case.recordings for workload in recording.observation.workloads)
-    pods = {pod.name: workload.key for workload in workloads if workload.key in keys for pod in workload.pods}
-    return with_steps(case.report.cost, series_of(known[STEP]), series_of(known[ORIGIN]), pods=pods, since=detected)
 
 
 def _recording(seen: RecordedPass) -> Recording:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from precision_operator.api.incident import Incident
 from precision_operator.api.wire import parse_time
@@ -12,7 +12,7 @@ from precision_operator.incidents.cost import opened
 from precision_operator.incidents.document import from_body, name_for, name_of, to_body
 from precision_operator.incidents.mitigation import with_windows
 from precision_operator.incidents.passes import extended, open_report
-from precision_operator.incidents.report import IncidentPhase, Recorded, Report, stamp
+from precision_operator.incidents.report import IncidentPhase, Message, Recorded, Report, stamp
 from precision_operator.incidents.retention import Retention
 from precision_operator.incidents.track import Case
 from precision_operator.kube.port import INCIDENTS, JsonObject, KubeApi
@@ -67,6 +67,8 @@ class IncidentStore:
         try:
             body = await self._api.get(INCIDENTS, namespace, name_of(incident.id, stamp(incident.decided_at)))
         except (NotFound, Forbidden):
+            if stale is not None:
+                stale.leave()
             # What cannot be read may not have been told of either. Where there is one, creating it is a conflict.
             if seen.now - incident.decided_at > self._settings.long_seconds:
                 return None  # pruned, or from before incidents were kept
@@ -77,12 +79,17 @@ class IncidentStore:
         return case if stale is None else _joined(case, stale)
 
     async def reopen(self, namespace: str, stale: Case) -> Case | None:
-        """A case whose object somebody else wrote, with what stands in it; None: it is gone, or cannot be read."""
+        """A case whose object somebody else wrote, with what stands in it; None: it was deleted.
+
+        Raises:
+            Forbidden: the operator must not read it.
+            RecordingError: it is damaged, or another version's.
+        """
         try:
-            found = await self._read(namespace, name_for(stale.report))
-            return _joined(_case(*found), stale) if found is not None else None
-        except (Forbidden, RecordingError):
+            body = await self._api.get(INCIDENTS, namespace, name_for(stale.report))
+        except NotFound:
             return None
+        return _joined(_case(from_body(body), _version(body)), stale)
 
     def due_seconds(self, case: Case) -> float | None:
         """In how many seconds the case is to be written; None: nothing is new in it."""
@@ -175,8 +182,7 @@ def _asked(report: Report) -> IncidentPhase | None:
         return report.phase
     if not report.evidence:
         return None
-    asked_at = max(parse_time(evidence.end) or 0.0 for evidence in report.evidence)
-    return IncidentPhase.ACTIVE if asked_at < (report.in_fallback_at or 0.0) else report.phase
+    return IncidentPhase.ACTIVE if _asked_until(report) < (report.in_fallback_at or 0.0) else report.phase
 
 
 def _case(report: Report, version: str) -> Case:
@@ -193,13 +199,46 @@ def _case(report: Report, version: str) -> Case:
 
 
 def _joined(case: Case, stale: Case) -> Case:
-    """What the object has, and what only this process has seen since."""
+    """What the object has, and what only this process has seen since; its evidence is asked for on."""
     last = case.recordings[-1].now if case.recordings else 0.0
     case.recordings += [recording for recording in stale.recordings if recording.now > last]
     case.unsaved = 1
-    timeline = extended(case.report.timeline, stale.report.timeline)
-    case.report = replace(case.report, timeline=timeline, cost=stale.report.cost)
+    case.report = _together(case.report, stale.report)
+    case.asked, case.gathering = _asked(case.report), stale.gathering
+    if stale.gathering is not None:
+        case.asked = stale.asked
     return case
+
+
+def _together(kept: Report, known: Report) -> Report:
+    """What stands in the object, with what this process knows beside it."""
+    if _asked_until(known) > _asked_until(kept):
+        kept = replace(kept, evidence=known.evidence, questions=known.questions, cost=known.cost)
+    if kept.phase is IncidentPhase.CLOSED:
+        return kept
+    return replace(
+        kept,
+        stages=replace(kept.stages, **{name: at for name, at in asdict(known.stages).items() if at}),
+        timeline=extended(kept.timeline, known.timeline),
+        cost=known.cost,
+        messages=_messages(kept.messages, known.messages),
+    )
+
+
+def _messages(kept: Sequence[Message], known: Sequence[Message]) -> tuple[Message, ...]:
+    """Those of the object and those that a channel took, each with all channels that did: none gets one twice."""
+    found = {(message.kind, message.at): message for message in kept}
+    for message in known:
+        if message.delivered:
+            one = found.setdefault((message.kind, message.at), message)
+            delivered = tuple(dict.fromkeys((*one.delivered, *message.delivered)))
+            found[message.kind, message.at] = replace(one, delivered=delivered)
+    return tuple(sorted(found.values(), key=lambda message: message.at))
+
+
+def _asked_until(report: Report) -> float:
+    """Up to when its evidence reaches."""
+    return max((parse_time(evidence.end) or 0.0 for evidence in report.evidence), default=0.0)
 
 
 def _version(body: JsonObject) -> str:

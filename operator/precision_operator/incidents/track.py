@@ -39,6 +39,28 @@ class Case:
         """Nothing more is asked for it."""
         if self.gathering is not None:
             self.gathering.cancel()
+            self.gathering = None
+
+
+@dataclass(slots=True, eq=False)
+class Superseded:
+    """A case that another one followed, until its object is closed and has its evidence."""
+
+    case: Case
+    last: RecordedPass
+    """The last pass that was its own."""
+    seen: RecordedPass
+    """The pass that ended it."""
+    closed: bool = False
+    """Its object is."""
+    failures: int = 0
+    retry_at: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Only for evidence that is still asked for."""
+        gathering = self.case.gathering
+        return self.closed and gathering is not None and not gathering.done()
 
 
 @dataclass(slots=True)
@@ -54,10 +76,8 @@ class Track:
     case: Case | None = None
     stale: Case | None = None
     """The case that somebody else wrote meanwhile: what it has is joined with what stands in the object."""
-    closing: tuple[Case, RecordedPass] | None = None
-    """The case before, whose object is closed, while its evidence is still asked for; and the last pass that was its own."""
-    unclosed: tuple[Case, RecordedPass, float] | None = None
-    """The case before, where its object could not be closed; the pass that ended it; and when that is tried again."""
+    superseded: list[Superseded] = field(default_factory=list)
+    """The cases before, of which something is still to be written; the oldest first."""
     finished: str = ""
     """The newest incident that is closed, or too old to begin with."""
     verified: tuple[str, Checks] | None = None
@@ -66,8 +86,13 @@ class Track:
     failures: int = 0
     retry_at: float = 0.0
 
+    @property
+    def cases(self) -> list[Case]:
+        """All that are worked on."""
+        newest = [case for case in (self.case, self.stale) if case is not None]
+        return [*newest, *(one.case for one in self.superseded)]
+
     def leave(self) -> None:
         """Nothing more is asked for its cases."""
-        for case in (self.case, self.closing[0] if self.closing is not None else None):
-            if case is not None:
-                case.leave()
+        for case in self.cases:
+            case.leave()

@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 
 from precision_operator.core.observer import RecordedPass
+from precision_operator.errors import Unavailable
+from precision_operator.incidents.closing import AGAIN
 from precision_operator.incidents.collector import EvidenceCollector
 from precision_operator.incidents.report import IncidentPhase, Report
+from precision_operator.kube.port import JsonObject, Resource
 from precision_operator.signals.endpoint import Circuit
 from tests.support.manual_clock import ManualClock
 from tests.support.reported import Stage, promoted, rolled_back
@@ -48,7 +51,7 @@ async def test_somebody_who_writes_an_incident_costs_it_no_evidence() -> None:
     assert is_final(stage.report)
 
 
-async def test_evidence_that_was_found_when_somebody_wrote_is_asked_for_again() -> None:
+async def test_evidence_that_was_found_when_somebody_wrote_is_not_lost() -> None:
     stage = await verifying()
     stage.annotate()
     stage.past.answers.set()
@@ -83,6 +86,66 @@ async def test_an_incident_that_another_one_follows_gets_the_evidence_that_was_a
     report = next(report for report in stage.reports() if report.id == first)
     assert is_final(report)
     assert report == replace(closed, evidence=report.evidence, cost=report.cost, questions=report.questions)
+
+
+@pytest.mark.parametrize("hindered", ["refused once", "somebody wrote", "somebody wrote before"])
+async def test_an_incident_that_is_not_closed_at_the_first_try_gets_the_evidence_that_was_asked_for(
+    hindered: str,
+) -> None:
+    stage = await verifying()
+    first = stage.report.id
+    if hindered == "refused once":
+        stage.refuse(Unavailable("no answer", status=503))
+    else:
+        stage.annotate()
+    if hindered == "somebody wrote before":
+        incident = stage.world.state.incident
+        assert incident is not None
+        stage.follow(replace(incident, message="another word, which is saved"))
+        stage.world.now += 60.0
+        await stage.reporter.turn()
+        (track,) = stage.reporter._tracks.values()
+        assert track.stale is not None
+    stage.supersede()
+    await stage.turn()
+    stage.refuse(None)
+    stage.past.answers.set()
+    await stage.idle(3, AGAIN.limit_seconds)
+    report = next(report for report in stage.reports() if report.id == first)
+    assert (report.phase, is_final(report)) == (IncidentPhase.CLOSED, True)
+
+
+async def test_evidence_that_comes_before_it_is_known_that_an_incident_is_closed_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = await verifying()
+    write = stage.kube.replace
+
+    async def unanswered(resource: Resource, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        await write(resource, namespace, name, body)
+        raise Unavailable("no answer", status=503)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(stage.kube, "replace", unanswered)
+        stage.supersede(None)
+        await stage.turn()
+    assert (stage.report.phase, is_final(stage.report)) == (IncidentPhase.CLOSED, False)
+    stage.past.answers.set()
+    await stage.idle(2, AGAIN.first_seconds)
+    assert is_final(stage.report)
+
+
+async def test_the_evidence_of_an_incident_that_is_closed_is_written_although_it_was_refused_at_first() -> None:
+    stage = await verifying()
+    stage.supersede(None)
+    await stage.turn()
+    assert stage.report.phase is IncidentPhase.CLOSED
+    stage.refuse(Unavailable("no answer", status=503))
+    stage.past.answers.set()
+    await stage.turn()
+    stage.refuse(None)
+    await stage.idle(1, AGAIN.first_seconds)
+    assert is_final(stage.report)
 
 
 @pytest.mark.parametrize(("rest_seconds", "error"), [(15.0, ""), (3600.0, "EndpointNotAnswering")])

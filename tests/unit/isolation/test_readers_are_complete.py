@@ -91,7 +91,6 @@ EXCEPTIONS: Mapping[str, tuple[str, ...]] = {
         "incidents.channels:_carried_out",
         "incidents.channels:_without",
         "incidents.document:name_of",
-        "incidents.orphans:Orphans.close",
         "incidents.retention:Retention._prune",
         "reasons.steps:whole",
         "receiver.tokens:parse_tokens",
