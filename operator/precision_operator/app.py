@@ -28,6 +28,7 @@ from precision_operator.controller.sink import InventorySink
 from precision_operator.controller.worker import Worker
 from precision_operator.incidents.announcer import Announcer
 from precision_operator.incidents.collector import EvidenceCollector
+from precision_operator.incidents.evidence import evidence_bytes
 from precision_operator.incidents.investigator import Investigator
 from precision_operator.incidents.notifier import Notifier
 from precision_operator.incidents.reporter import Reporter
@@ -185,6 +186,7 @@ class App:
             settings.queries,
             clock=clock,
             failed=metrics.report_error,
+            most_bytes=evidence_bytes(settings.incidents.recording_bytes),
             circuits=evaluator.circuits,
         )
         self._investigator = Investigator(collector, store, events=events, failed=metrics.report_error)

@@ -16,6 +16,7 @@ from precision_operator.errors import KubeError, SourceUnavailable
 from precision_operator.incidents.channels import NotDelivered, Outgoing
 from precision_operator.incidents.collector import EvidenceCollector
 from precision_operator.incidents.document import from_body
+from precision_operator.incidents.evidence import evidence_bytes
 from precision_operator.incidents.notifier import Notifier
 from precision_operator.incidents.report import IncidentPhase, Report
 from precision_operator.incidents.reporter import Reporter
@@ -125,6 +126,7 @@ class Stage:
                 {},
                 clock=clock,
                 failed=self.metrics.report_error,
+                most_bytes=evidence_bytes(self.settings.recording_bytes),
                 circuits=lambda: {"default": self.circuit},
             ),
             settings=self.settings,

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from precision_operator.core.observer import RecordedPass
 from precision_operator.errors import SignalError, SourceUnavailable
-from precision_operator.incidents.evidence import Question, keep, queries_of, questions
+from precision_operator.incidents.evidence import Question, fits, fitted, keep, queries_of, questions
 from precision_operator.incidents.report import Evidence, Report
 from precision_operator.incidents.slowness import CHECKS, say
 from precision_operator.reasons import Reason
@@ -39,13 +39,24 @@ class EvidenceCollector:
         *,
         clock: Clock,
         failed: Callable[[str], None],
+        most_bytes: int,
         circuits: Callable[[], Mapping[str, Circuit]] = dict,
     ) -> None:
-        """``failed``: called with the reason of each query that failed. ``circuits``: an open one is not asked."""
+        """Ask these sources.
+
+        Args:
+            sources: by the name of their endpoint.
+            catalogue: the admin's queries.
+            clock: what a circuit is waited by.
+            failed: called with the reason of each query that failed.
+            most_bytes: what all evidence of a case may take.
+            circuits: an open one is not asked.
+        """
         self._sources = sources
         self._catalogue = catalogue
         self._clock = clock
         self._failed = failed
+        self._most_bytes = most_bytes
         self._circuits = circuits
         self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(1))
 
@@ -70,7 +81,11 @@ class EvidenceCollector:
         )
         asks = [partial(_history, question) for question in wanted]
         answers = await self._answers(plan.endpoint, asks, patience_seconds=PATIENCE_SECONDS)
-        return tuple(keep(q, found, first=report.workloads) for q, found in zip(wanted, answers, strict=True))
+        found = tuple(keep(q, answer, first=report.workloads) for q, answer in zip(wanted, answers, strict=True))
+        if fits(found, self._most_bytes):
+            return found
+        # Packing it anew takes a while: not on the loop that decides.
+        return await asyncio.to_thread(fitted, found, self._most_bytes)
 
     async def slowness(self, *, namespace: str, endpoint: str, pods: Mapping[str, str]) -> str:
         """The checks of an investigation in words. Never raises.

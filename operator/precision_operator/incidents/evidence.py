@@ -4,9 +4,10 @@ import base64
 import gzip
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from precision_operator.api.assignment import OBJECT_LIMIT_BYTES
 from precision_operator.api.criteria import Criterion
 from precision_operator.api.policy import Policy
 from precision_operator.api.signal_records import SIGNALS
@@ -14,7 +15,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.text import bounded
 from precision_operator.errors import QueryInvalid
 from precision_operator.incidents.cost import ORIGIN, STEP
-from precision_operator.incidents.report import Evidence, stamp
+from precision_operator.incidents.report import DATA_CHARACTERS, Evidence, stamp
 from precision_operator.incidents.slowness import of_pods
 from precision_operator.replay.codec import RecordingError, unpacked
 from precision_operator.signals.port import Series
@@ -29,12 +30,16 @@ QUERY_CHARACTERS = 8192
 """What the schema takes of a query: one that a policy brings grows when it is confined to its namespace."""
 LABEL_CHARACTERS = 256
 """Of a label's value that are kept: trainers write them."""
+LABELS_LIMIT = 64
+"""Of one series: an exporter may have any number."""
 POINTS = 120
 """Of one series."""
 UNPACKED_BYTES = 16 * 2**20
 """What is read of one answer that was kept: the limits above make far less of it."""
 SERIES_LIMIT = 50
 """Of one query; the breached workloads' first."""
+LEFT_OUT = "left out: the incident would be too large"
+"""Stands where no series of an answer has room."""
 
 RUN_INFO = "run_info"
 RUN_LABELS = (
@@ -179,15 +184,62 @@ def keep(question: Question, answer: Sequence[Series] | str, *, first: Sequence[
     kept = ranked[:SERIES_LIMIT]
     raw = [
         [
-            {_label(k): _label(v) for k, v in s.labels.items()},
+            {_label(k): _label(s.labels[k]) for k in sorted(s.labels, key=_place)[:LABELS_LIMIT]},
             [[round(t, 3), _short(v)] for t, v in s.points[-POINTS - 1 :]],
         ]
         for s in kept
     ]
-    text = json.dumps(raw, separators=(",", ":"), sort_keys=True)
-    data = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
     dropped = len(answer) - len(kept)
-    return Evidence(base.name, base.query, base.start, base.end, base.step_seconds, len(kept), dropped, data)
+    return Evidence(base.name, base.query, base.start, base.end, base.step_seconds, len(kept), dropped, _packed(raw))
+
+
+def evidence_bytes(recording_bytes: int) -> int:
+    """What all evidence of an incident may take beside its recordings.
+
+    With the two full, all else of an incident has 0.5 MiB until etcd refuses it.
+    """
+    return OBJECT_LIMIT_BYTES - recording_bytes
+
+
+def fits(found: Sequence[Evidence], most_bytes: int) -> bool:
+    """Whether an incident can keep all of it."""
+    return _bytes(found) <= most_bytes and all(len(evidence.data) <= DATA_CHARACTERS for evidence in found)
+
+
+def fitted(found: Sequence[Evidence], most_bytes: int) -> tuple[Evidence, ...]:
+    """As many series as fit, of trends over a day the fewest; each answer says how many it lacks."""
+    kept = list(found)
+    for place, evidence in enumerate(kept):
+        while len(evidence.data) > DATA_CHARACTERS:
+            kept[place] = evidence = _thinned(evidence)
+    trends = {place for place, evidence in enumerate(kept) if evidence.name.endswith(OF_A_DAY)}
+    for least in (1, 0):
+        for places in (trends, set(range(len(kept))) - trends):
+            while _bytes(kept) > most_bytes and any(kept[place].series > least for place in places):
+                largest = max(
+                    (place for place in places if kept[place].series > least), key=lambda place: len(kept[place].data)
+                )
+                kept[largest] = _thinned(kept[largest])
+    return tuple(kept)
+
+
+def _bytes(found: Sequence[Evidence]) -> int:
+    return sum(len(evidence.data) + len(evidence.query.encode()) for evidence in found)
+
+
+def _thinned(evidence: Evidence) -> Evidence:
+    """With the first half of its series: those of breached workloads come first."""
+    count = evidence.series // 2
+    dropped = evidence.dropped + evidence.series - count
+    if not count:
+        return replace(evidence, series=0, dropped=dropped, data="", error=LEFT_OUT)
+    raw = json.loads(unpacked(evidence.data, most_bytes=UNPACKED_BYTES))
+    return replace(evidence, series=count, dropped=dropped, data=_packed(raw[:count]))
+
+
+def _packed(raw: Sequence[object]) -> str:
+    text = json.dumps(raw, separators=(",", ":"), sort_keys=True)
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
 
 
 def series_of(evidence: Evidence) -> list[Series]:
@@ -217,6 +269,11 @@ def _of(series: Series, workloads: Sequence[str]) -> bool:
 def _label(text: str) -> str:
     """A tenant's text: bounded. Series say the same few things again and again."""
     return bounded(text, LABEL_CHARACTERS)
+
+
+def _place(label: str) -> tuple[bool, str]:
+    """The pod's name before all others."""
+    return label != "pod", label
 
 
 def _short(value: float) -> str:

@@ -22,6 +22,9 @@ TIMELINE_LIMIT = 100
 WORKLOADS_LIMIT = 100
 """Names of workloads that a report lists."""
 
+DATA_CHARACTERS = 262144
+"""Of one answer of a range query, packed."""
+
 
 class IncidentPhase(StrEnum):
     """Where an incident stands."""
@@ -144,7 +147,7 @@ class Evidence:
     step_seconds: Annotated[float, Field("Seconds between two points.")] = 0.0
     series: Annotated[int, Field("Series kept.")] = 0
     dropped: Annotated[int, Field("Series left out.")] = 0
-    data: Annotated[str, Field("Series as JSON, gzip, base64.", longest=262144)] = ""
+    data: Annotated[str, Field("Series as JSON, gzip, base64.", longest=DATA_CHARACTERS)] = ""
     """``[[labels, [[seconds, value], …]], …]``."""
     error: Annotated[str, Field("Why there is none.", longest=512)] = ""
 

@@ -160,6 +160,7 @@ async def test_a_circuit_that_is_open_is_waited_for_and_not_for_ever(rest_second
         {},
         clock=clock,
         failed=stage.metrics.report_error,
+        most_bytes=2**20,
         circuits=lambda: {"default": Circuit.OPEN if clock.now < opened_at + rest_seconds else Circuit.CLOSED},
     )
     gathering = asyncio.create_task(collector.gather(stage.report, seen, now=stage.world.now))

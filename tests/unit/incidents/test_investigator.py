@@ -67,7 +67,7 @@ def made(kube: FakeKube, source: Exporters, failed: list[str]) -> Investigator:
     clock = ManualClock()
     clock.wall_ahead = 0.0  # the passes' time begins in 1970
     return Investigator(
-        EvidenceCollector({"default": source}, {}, clock=clock, failed=failed.append),
+        EvidenceCollector({"default": source}, {}, clock=clock, failed=failed.append, most_bytes=2**20),
         IncidentStore(kube, settings=IncidentSettings(), clock=clock),
         events=EventRecorder(kube, identity="one"),
         failed=failed.append,
