@@ -40,7 +40,7 @@ from precision_operator.contract import (
 )
 from precision_operator.controller.echo import moved_on
 from precision_operator.incidents.cost import Cost, with_steps
-from precision_operator.incidents.evidence import LABEL_CHARACTERS, SERIES_LIMIT, Question, keep, series_of
+from precision_operator.incidents.evidence import LABEL_CHARACTERS, SERIES_LIMIT, Question, fitted, keep, series_of
 from precision_operator.incidents.logs import excerpt
 from precision_operator.incidents.slowness import CHECKS, say
 from precision_operator.inventory.caches import WATCHED, Inventory
@@ -367,6 +367,9 @@ def _kept(text: str) -> object:
         raise LookupError("a series was lost")
     if max(len(word) for series in found for pair in series.labels.items() for word in pair) > LABEL_CHARACTERS:
         raise ValueError("expected bounded labels: an incident holds them")
+    (fewer,) = fitted([kept], len(kept.data))
+    if series_of(fewer) != found[: fewer.series]:
+        raise LookupError("thinned evidence has other series")
     return kept
 
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from precision_operator.api.policy import PolicyKey
-from precision_operator.errors import Forbidden, OperatorError, Unavailable
+from precision_operator.errors import Forbidden, NotFound, OperatorError, Unavailable
 from precision_operator.incidents.closing import AGAIN, SUPERSEDED_LIMIT
 from precision_operator.incidents.document import name_for
 from precision_operator.incidents.report import IncidentPhase
+from precision_operator.incidents.reporter import RETRY
 from precision_operator.kube.port import INCIDENTS, JsonObject, Resource
 from tests.support.reported import Stage, promoted, rolled_back
 
@@ -116,14 +117,30 @@ async def test_one_that_cannot_be_closed_holds_the_next_one_up_in_nothing_and_is
 
 async def test_one_that_was_deleted_is_not_made_anew_for_its_end() -> None:
     stage = await rolled_back()
-    incident = stage.world.state.incident
-    assert incident is not None
-    stage.annotate()
-    stage.follow(replace(incident, id="fleet-99", decided_at=stage.world.now))
+    stage.refuse(AWAY)
+    stage.supersede()
     await stage.turn()
     stage.kube.objects.clear()
-    await until_quiet(stage)
-    assert stage.report.id == "fleet-99"
+    stage.refuse(None)
+    await until_tried_again(stage)
+    assert stage.phases().keys() == {"fleet-99"}
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["its policy stays", "its policy is deleted"])
+async def test_one_that_had_no_place_is_created_later_unless_its_policy_is_deleted(deleted: bool) -> None:
+    stage = await promoted()
+    stage.refuse(NotFound("the server could not find the requested resource", status=404))
+    stage.breach()
+    await stage.passes(8)
+    stage.supersede(None)
+    await stage.idle(1, RETRY.limit_seconds)
+    if deleted:
+        stage.reporter.gone(KEY)
+    await until_tried_again(stage)
+    stage.refuse(None)
+    await until_tried_again(stage)
+    assert list(stage.phases().values()) == ([] if deleted else [IncidentPhase.CLOSED])
+    assert len(stage.reporter._tracks) == (0 if deleted else 1)
 
 
 async def test_one_whose_creation_was_never_answered_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
