@@ -325,3 +325,9 @@ def test_what_the_explorer_once_found_stays_mended(name: str) -> None:
         fleet = apply(fleet, Event("pass"), checker, scenario(at).edits)
     assert checker.found == []
     assert replay(at, trace)[1] == []
+
+
+def test_a_restart_that_was_begun_of_one_that_is_held_alone_goes_on_without_its_policy() -> None:
+    rolled_back_alone = (*[Event("pass")] * 16, Event("breach", "b", choice="speed"), *[Event("pass")] * 4)
+    _, violations = replay("jobs", (*rolled_back_alone, Event("crash", choice="0"), Event("delete-policy")))
+    assert violations == []

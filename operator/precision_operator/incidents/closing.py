@@ -41,8 +41,13 @@ class Closer:
         track.superseded.append(Superseded(case, last=track.last or seen, seen=seen))
         track.finished, track.case, track.stale = case.report.id, None, None
         if len(track.superseded) > SUPERSEDED_LIMIT:
-            text = f"{SUPERSEDED_LIMIT} newer ones wait too; it is closed within about an hour"
-            self._give_up(key, track.superseded.pop(0), text)
+            # Of one that is closed, evidence alone is missing.
+            oldest = next((one for one in track.superseded if one.closed), track.superseded[0])
+            track.superseded.remove(oldest)
+            later = "closed within about an hour" if oldest.case.version else "not kept"
+            self._give_up(
+                key, oldest, "" if oldest.closed else f"{SUPERSEDED_LIMIT} newer ones wait too; it is {later}"
+            )
         await self.work(key, track)
 
     async def work(self, key: PolicyKey, track: Track) -> None:
@@ -104,7 +109,10 @@ class Closer:
         if found is None:
             return self._give_up(key, one)
         one.case = found
-        await self._write(key, one)
+        try:
+            await self._write(key, one)
+        except NotFound:
+            return self._give_up(key, one)  # somebody deleted it meanwhile
         return True
 
     async def _write(self, key: PolicyKey, one: Superseded) -> None:

@@ -238,8 +238,9 @@ def _thinned(evidence: Evidence) -> Evidence:
 
 
 def _packed(raw: Sequence[object]) -> str:
-    text = json.dumps(raw, separators=(",", ":"), sort_keys=True)
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
+    # Escaped, letters of four bytes would take twelve: more than is read again.
+    text = json.dumps(raw, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    return base64.b64encode(gzip.compress(text.encode(errors="replace"), mtime=0)).decode("ascii")
 
 
 def series_of(evidence: Evidence) -> list[Series]:

@@ -6,7 +6,7 @@ from precision_operator.api.assignment import VERSION, parse_assignment, state_v
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import State
 from precision_operator.api.wire import mapping, text
-from precision_operator.errors import Conflict, NotFound
+from precision_operator.errors import Conflict, NotFound, OperatorError, Unavailable
 from precision_operator.incidents.document import PHASE_LABEL, from_body, name_of, to_body
 from precision_operator.incidents.passes import close, superseded
 from precision_operator.incidents.report import IncidentPhase, Report, stamp
@@ -42,18 +42,35 @@ class Orphans:
             now: seconds since the epoch.
 
         Raises:
-            OperatorError: the API server did not answer as it should; the rest is closed another time.
+            OperatorError: the first of those that occurred: what the API server refuses keeps none behind it open. Where it
+                does not answer, the rest is closed another time.
         """
         if now < self._due_at:
             return
         self._due_at = now + EVERY_SECONDS
+        failed: list[OperatorError] = []
         for namespace in self._namespaces:
-            # Of the whole cluster, and each has a tape and evidence: only what nobody follows is read whole, one by one.
-            for body in await self._api.list_metadata(INCIDENTS, namespace, label_selector=_OPEN):
+            try:
+                # Of the whole cluster, and each has a tape and evidence: only what nobody follows is read whole, one by one.
+                bodies = await self._api.list_metadata(INCIDENTS, namespace, label_selector=_OPEN)
+            except Unavailable:
+                raise
+            except OperatorError as error:
+                failed.append(error)
+                continue
+            for body in bodies:
                 metadata = mapping(body.get("metadata"))
                 where, name = text(metadata.get("namespace")), text(metadata.get("name"))
-                if (where, name) not in held:
+                if (where, name) in held:
+                    continue
+                try:
                     await self._close(where, name, known, now=now)
+                except Unavailable:
+                    raise
+                except OperatorError as error:
+                    failed.append(error)
+        if failed:
+            raise failed[0]
 
     async def _close(self, namespace: str, name: str, known: Collection[PolicyKey], *, now: float) -> None:
         try:

@@ -162,8 +162,8 @@ class Reporter:
         """Another one leads and goes on from the objects: what is known here would be old once this one leads again."""
         for key, track in self._tracks.items():
             track.leave()
-            if track.case is not None:
-                self._notifier.forget(track.case.report, key.namespace)
+            for case in track.cases:
+                self._notifier.forget(case.report, key.namespace)
         self._tracks.clear()
 
     def _pause_seconds(self) -> float:
@@ -208,6 +208,7 @@ class Reporter:
         track.failures += 1
 
     async def _work(self, key: PolicyKey, track: Track) -> None:
+        await self._closer.work(key, track)  # first: whatever becomes of the newest holds up none before it
         while track.pending:
             seen = track.pending[0]
             await self._take(key, track, seen)
@@ -226,7 +227,6 @@ class Reporter:
                 self._notifier.forget(case.report, key.namespace)
                 track.case, track.finished, track.last = None, case.report.id, None
                 await self._store.retention.prune(key.namespace, key.name, now=self._clock.time())
-        await self._closer.work(key, track)
         if track.gone and track.case is None and not track.superseded:
             track.leave()
             self._tracks.pop(key, None)

@@ -9,10 +9,11 @@ import pytest
 from precision_operator.api.assignment import VERSION, assignment_to_wire
 from precision_operator.api.incident import Incident
 from precision_operator.api.state import State
-from precision_operator.errors import Unavailable
+from precision_operator.errors import Forbidden, Unavailable
+from precision_operator.incidents.document import name_for, to_body
 from precision_operator.incidents.orphans import EVERY_SECONDS
 from precision_operator.incidents.report import IncidentPhase
-from precision_operator.kube.port import ASSIGNMENTS, JsonObject
+from precision_operator.kube.port import ASSIGNMENTS, INCIDENTS, JsonObject
 from tests.support.reported import Stage, rolled_back
 
 
@@ -78,6 +79,19 @@ async def test_an_assignment_of_a_newer_operator_ends_no_incident() -> None:
     stage.reporter = stage.hired()
     await stage.turn()
     assert stage.report.phase is IncidentPhase.VERIFYING
+
+
+async def test_one_that_the_api_server_refuses_keeps_none_behind_it_open() -> None:
+    stage = await rolled_back()
+    assign(stage, replace(stage.world.state, incident=None))
+    (body,) = (body for (plural, *_), body in stage.kube.objects.items() if plural == INCIDENTS.plural)
+    first, name = stage.report, name_for(stage.report)
+    second = replace(first, id="fleet-99")
+    stage.kube.put(INCIDENTS, {**body, **to_body(second, namespace="ns")})
+    stage.refuse(Forbidden("not this one", status=403), name=name)
+    stage.reporter = stage.hired()
+    await stage.turn()
+    assert stage.phases() == {first.id: IncidentPhase.VERIFYING, second.id: IncidentPhase.CLOSED}
 
 
 async def test_an_incident_that_this_process_works_on_is_left_to_that() -> None:

@@ -40,12 +40,15 @@ ETCD_BYTES = 3 * 2**19
 """What etcd takes of one object."""
 
 
-def noise(question: Question, names: Sequence[str]) -> Evidence:
+LETTERS = string.ascii_letters + string.digits
+
+
+def noise(question: Question, names: Sequence[str], *, letters: str = LETTERS) -> Evidence:
     """An answer of more pods than are kept, with values, and labels of these names, that no packing makes smaller."""
     dice = random.Random(question.name)
 
     def text() -> str:
-        return "".join(dice.choices(string.ascii_letters + string.digits, k=256))
+        return "".join(dice.choices(letters, k=256))
 
     def value() -> float:
         return dice.uniform(-1, 1) * 10.0 ** dice.randint(-300, 300)
@@ -111,6 +114,15 @@ def test_an_answer_with_many_labels_fits_its_field_and_knows_its_pods() -> None:
     (evidence,) = fitted([answer], 2**30)
     assert 0 < len(evidence.data) <= DATA_CHARACTERS
     assert all("pod" in series.labels and len(series.labels) <= LABELS_LIMIT for series in series_of(evidence))
+
+
+def test_an_answer_with_labels_of_letters_that_take_the_most_room_can_be_read_again() -> None:
+    letters = "".join(map(chr, range(0x1F600, 0x1F640)))
+    answer = noise(
+        Question("x", "x", NOW, NOW + 60.0), [f"{n}{letters * 3}" for n in range(LABELS_LIMIT)], letters=letters
+    )
+    (evidence,) = fitted([answer], 2**30)
+    assert len(series_of(evidence)) == evidence.series > 0
 
 
 @pytest.mark.parametrize(("most_bytes", "error"), [(2**20, ""), (0, LEFT_OUT)])

@@ -12,8 +12,8 @@ import pytest
 from precision_operator.api.policy import PolicyKey
 from precision_operator.errors import Forbidden, NotFound, OperatorError, Unavailable
 from precision_operator.incidents.closing import AGAIN, SUPERSEDED_LIMIT
-from precision_operator.incidents.document import name_for
-from precision_operator.incidents.report import IncidentPhase
+from precision_operator.incidents.document import name_for, name_of
+from precision_operator.incidents.report import IncidentPhase, stamp
 from precision_operator.incidents.reporter import RETRY
 from precision_operator.kube.port import INCIDENTS, JsonObject, Resource
 from tests.support.reported import Stage, promoted, rolled_back
@@ -113,6 +113,16 @@ async def test_one_that_cannot_be_closed_holds_the_next_one_up_in_nothing_and_is
     assert (reports[first].phase is IncidentPhase.CLOSED) is closed
     superseded = [moment.what for moment in reports[first].timeline].count("Superseded")
     assert superseded == (1 if closed else 0)
+
+
+async def test_a_newer_one_that_is_refused_for_ever_keeps_none_before_it_open() -> None:
+    stage = await rolled_back()
+    stage.refuse(AWAY)
+    stage.supersede()
+    await stage.turn()
+    stage.refuse(REFUSED, name=name_of("fleet-99", stamp(stage.world.now)))
+    await stage.idle(3, AGAIN.limit_seconds)
+    assert stage.phases() == {FIRST: IncidentPhase.CLOSED}
 
 
 async def test_one_that_was_deleted_is_not_made_anew_for_its_end() -> None:
