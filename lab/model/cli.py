@@ -26,12 +26,12 @@ REPORT = paths.BUILD / "model.json"
 TRACES = paths.BUILD / "model"
 
 DEPTH, FAULTS, SECONDS = 8, 2, 150.0
-MUTANTS, MINUTES = 300, 13.0
+MUTANTS, MINUTES = 300, 40.0
 """What a whole run asks for."""
 
 LEAST_DEPTH, LEAST_FAULTS = 8, 1
 LEAST_MUTANTS, LEAST_KILLED = 300, 0.9
-"""What a whole run must come to: one that time ended early says little."""
+"""What a whole run must come to: one that time ended early says little. So it goes on until it has tried so many faults."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,12 +62,18 @@ def _parser() -> argparse.ArgumentParser:
             "--faults", type=int, default=FAULTS, help="faults, commands, edits in it (default: %(default)s)"
         )
         command.add_argument(
-            "--seconds", type=float, default=SECONDS, help="a scenario ends then (default: %(default)s)"
+            "--seconds",
+            type=float,
+            default=SECONDS,
+            help=f"a scenario ends then; by default not before all with {LEAST_FAULTS} fault was tried (%(default)s)",
         )
     for command in (mutate_, both):
         command.add_argument("--mutants", type=int, default=MUTANTS, help="size of the sample (default: %(default)s)")
         command.add_argument(
-            "--minutes", type=float, default=MINUTES, help="no mutant begins later (default: %(default)s)"
+            "--minutes",
+            type=float,
+            default=MINUTES,
+            help="after the first, none begins later (default: %(default)s)",
         )
         command.add_argument("--seed", type=int, default=5, help="of the sample (default: %(default)s)")
         command.add_argument("--only", default="", help="only mutants whose name contains this")
@@ -82,7 +88,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _explore(options: argparse.Namespace, only: list[str] | None) -> int:
     names = only or [entry.name for entry in scenarios()]
-    results = explore_all(names, depth=options.depth, faults=options.faults, seconds=options.seconds)
+    asked = options.depth, options.faults, options.seconds
+    complete = asked == (DEPTH, FAULTS, SECONDS)
+    results = explore_all(names, *asked, least_faults=LEAST_FAULTS if complete else -1)
     table = Table("scenario", "states", "transitions", "depth", "faults", "then", "violations", "seconds")
     for result in results:
         row = (result.states, result.transitions, result.depth, result.faults, result.begun or "-")
@@ -94,7 +102,7 @@ def _explore(options: argparse.Namespace, only: list[str] | None) -> int:
             say(
                 f"{result.scenario}: {finding.violation}, after {len(finding.trace)} events: {path.relative_to(paths.ROOT)}"
             )
-    whole = only is None and (options.depth, options.faults, options.seconds) == (DEPTH, FAULTS, SECONDS)
+    whole = only is None and complete
     return int(any(result.findings for result in results)) | _report(
         {
             "workloads": max(len(scenario(name).start.workloads) for name in names),
@@ -117,8 +125,10 @@ def _explore(options: argparse.Namespace, only: list[str] | None) -> int:
     )
 
 
-def explore_all(names: Iterable[str], *, depth: int, faults: int, seconds: float) -> list[Result]:
-    """Explore the scenarios, two at a time, each in a process of its own, under one bar."""
+def explore_all(
+    names: Iterable[str], depth: int, faults: int, seconds: float, *, least_faults: int = -1
+) -> list[Result]:
+    """Explore the scenarios, two at a time, each in a process of its own, under one bar; as ``Explorer.run`` does."""
     order = list(names)
     with (
         multiprocessing.Manager() as manager,
@@ -127,7 +137,8 @@ def explore_all(names: Iterable[str], *, depth: int, faults: int, seconds: float
     ):
         reached_by = manager.dict()
         tasks = {name: bar.add_task(name, total=None) for name in order}
-        pending = [pool.apply_async(_explore_one, (name, depth, faults, seconds, reached_by)) for name in order]
+        asked = depth, faults, seconds, least_faults
+        pending = [pool.apply_async(_explore_one, (name, *asked, reached_by)) for name in order]
         while not all(entry.ready() for entry in pending):
             pending[-1].wait(0.5)
             for name, reached in dict(reached_by).items():
@@ -135,7 +146,9 @@ def explore_all(names: Iterable[str], *, depth: int, faults: int, seconds: float
         return [entry.get() for entry in pending]
 
 
-def _explore_one(name: str, depth: int, faults: int, seconds: float, reached_by: dict[str, str]) -> Result:
+def _explore_one(
+    name: str, depth: int, faults: int, seconds: float, least_faults: int, reached_by: dict[str, str]
+) -> Result:
     last = time.monotonic()
 
     def tell(result: Result) -> None:
@@ -146,7 +159,8 @@ def _explore_one(name: str, depth: int, faults: int, seconds: float, reached_by:
                 f"{result.states} states, depth {result.depth} of {depth} with {result.faults} of {faults} faults"
             )
 
-    return Explorer(scenario(name)).run(depth=depth, faults=faults, seconds=seconds, tell=tell)
+    explorer = Explorer(scenario(name))
+    return explorer.run(depth=depth, faults=faults, seconds=seconds, least_faults=least_faults, tell=tell)
 
 
 def _replay(options: argparse.Namespace) -> int:

@@ -67,8 +67,19 @@ class Explorer:
         self._found: dict[Violation, Finding] = {}
         self.result = Result(scenario.name)
 
-    def run(self, *, depth: int, faults: int, seconds: float, tell: Callable[[Result], None] | None = None) -> Result:
-        """Explore every sequence of ``depth`` events with up to ``faults`` faults, as far as ``seconds`` allow."""
+    def run(
+        self,
+        *,
+        depth: int,
+        faults: int,
+        seconds: float,
+        least_faults: int = -1,
+        tell: Callable[[Result], None] | None = None,
+    ) -> Result:
+        """Explore every sequence of ``depth`` events with up to ``faults`` faults, as far as ``seconds`` allow.
+
+        ``least_faults``: with so many all are tried, whatever time it takes.
+        """
         begun = time.monotonic()
         levels: defaultdict[tuple[int, int], list[_Reached]] = defaultdict(list)
         levels[0, 0] += self._roots()
@@ -83,7 +94,7 @@ class Explorer:
                     self.result.seconds = time.monotonic() - begun
                     if tell is not None:
                         tell(self.result)
-                    if self.result.seconds > seconds:
+                    if self.result.seconds > seconds and layer > least_faults:
                         return self._conclude(begun)
             self._completed(layer, level + 1, depth)
         return self._conclude(begun)

@@ -52,12 +52,11 @@ class Mutation:
 
 
 def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mutation]:
-    """Judge a seeded sample of the mutants; where ``seconds`` end first, a smaller one.
+    """Judge a seeded sample of the mutants; where ``seconds`` after the judges were measured end first, a smaller one.
 
     Raises:
         LabError: the tests or the explorer find a fault in the core as it is.
     """
-    until = time.monotonic() + seconds
     everywhere = [place for place in _places() if only in place.name]
     drawn = (place.mutant() for place in random.Random(seed).sample(everywhere, len(everywhere)))
     sample = list(islice(filter(None, drawn), count))
@@ -66,6 +65,7 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
 
     def judge(judges: list[Judge]) -> None:
         order = _measured(judges)
+        until = time.monotonic() + seconds
         lives = ((mutant, partial(meet, mutant, order)) for mutant in sample if time.monotonic() < until)
         with Progress(*columns, TextColumn("{task.description}"), console=console) as bar:
             task = bar.add_task("", total=len(sample))

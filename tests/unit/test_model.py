@@ -327,6 +327,14 @@ def test_what_the_explorer_once_found_stays_mended(name: str) -> None:
     assert replay(at, trace)[1] == []
 
 
+@pytest.mark.parametrize(("least_faults", "come_to"), [(-1, (0, 0)), (0, (2, 0)), (1, (2, 1))])
+def test_without_time_an_exploration_ends_once_it_has_tried_the_least(
+    least_faults: int, come_to: tuple[int, int]
+) -> None:
+    found = Explorer(scenario("signals")).run(depth=2, faults=1, seconds=0.0, least_faults=least_faults)
+    assert (found.depth, found.faults) == come_to
+
+
 def test_a_restart_that_was_begun_of_one_that_is_held_alone_goes_on_without_its_policy() -> None:
     rolled_back_alone = (*[Event("pass")] * 16, Event("breach", "b", choice="speed"), *[Event("pass")] * 4)
     _, violations = replay("jobs", (*rolled_back_alone, Event("crash", choice="0"), Event("delete-policy")))

@@ -252,6 +252,16 @@ def test_a_window_ends_with_the_last_pod_of_what_was_scaled_to_zero(replicas: in
         assert window(world).acknowledged_at is None
 
 
+def test_a_pod_that_was_not_asked_yet_has_not_applied_what_is_tried() -> None:
+    world = breached()
+    world.unresponsive = {"hot-0"}
+    pods = tuple(replace(pod, request=None) for pod in world.workloads["hot-0"].pods)
+    change(world, "hot-0", pods=pods)
+    world.state = replace(world.state, mitigations=(replace(window(world), acknowledged_at=None),))
+    world.step()
+    assert window(world).acknowledged_at is None
+
+
 def test_an_investigation_asks_for_nothing_so_that_nothing_of_it_is_acknowledged() -> None:
     world = breached(values=SLOW)
     world.run(4)

@@ -10,7 +10,7 @@ from lab.model.world import World
 from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import DEFAULT_CRITERIA
+from precision_operator.api.spec import DEFAULT_CRITERIA, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
 from precision_operator.contract import PROMOTE
@@ -24,7 +24,7 @@ WINDOW_SECONDS = 30.0
 CRITERIA = {criterion.signal: criterion for criterion in DEFAULT_CRITERIA}
 
 
-def rollout(soak: str = "2h", **comparison: object) -> World:
+def rollout(soak: str = "2h", rollback: dict[str, object] | None = None, **comparison: object) -> World:
     """Eight workloads, two in the canary, which have acknowledged."""
     steps = {
         "steps": [
@@ -36,7 +36,8 @@ def rollout(soak: str = "2h", **comparison: object) -> World:
         ]
     }
     rules = {"interval": "15s", "window": "30s", "failureLimit": 0, "minSamples": 1}
-    world = World(policy(annotations={}, strategy={**steps, "comparison": comparison}, evaluation=rules))
+    strategy = {**steps, "comparison": comparison}
+    world = World(policy(annotations={}, strategy=strategy, evaluation=rules, rollback=rollback or {}))
     for index in range(8):
         world.add(f"w-{index}")
     world.run(2)
@@ -165,6 +166,18 @@ def test_a_policy_that_wants_a_rollback_for_it_gets_one_of_the_cohort() -> None:
     assert (world.state.incident.reason, world.state.incident.severity) == (Reason.CANARY_REGRESSED, "P2")
     assert world.really_in(Mode.FP16) == set()
     assert world.state.phase is Phase.HELD
+
+
+@pytest.mark.parametrize(
+    ("of_p2", "strategy"),
+    [("Gradual", Strategy.GRADUAL), ("Emergency", Strategy.EMERGENCY), ("Canary", Strategy.GRADUAL)],
+)
+def test_such_a_rollback_is_of_the_severitys_strategy_but_compares_no_further_canary(
+    of_p2: str, strategy: Strategy
+) -> None:
+    world = looked(worse(rollout(rollback={"strategies": {"P2": of_p2}}, onRegression="Rollback")), 20)
+    assert world.state.incident is not None
+    assert world.state.incident.strategy is strategy
 
 
 def test_a_policy_that_ignores_it_compares_nothing() -> None:
