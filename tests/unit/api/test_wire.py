@@ -18,8 +18,17 @@ SPEC_FIELDS = ["selector", "target", "fallback", "strategy", "evaluation", "crit
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("15s", 15.0), ("1m30s", 90.0), ("500ms", 0.5), ("2h", 7200.0), ("1d", 7.0), ("", 7.0), (None, 7.0)]
-    + [("1s" * 32, 32.0), ("1s" * 33, 7.0)],
+    [
+        ("15s", 15.0),
+        ("1m30s", 90.0),
+        ("500ms", 0.5),
+        ("2h", 7200.0),
+        ("1s" * 32, 32.0),
+        ("1s" * 33, 7.0),
+        ("1d", 7.0),
+        ("", 7.0),
+        (None, 7.0),
+    ],
 )
 def test_reads_durations(text: object, seconds: float) -> None:
     assert duration_seconds(text, 7.0) == seconds
