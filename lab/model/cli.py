@@ -88,9 +88,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _explore(options: argparse.Namespace, only: list[str] | None) -> int:
     names = only or [entry.name for entry in scenarios()]
-    asked = options.depth, options.faults, options.seconds
-    complete = asked == (DEPTH, FAULTS, SECONDS)
-    results = explore_all(names, *asked, least_faults=LEAST_FAULTS if complete else -1)
+    complete = (options.depth, options.faults, options.seconds) == (DEPTH, FAULTS, SECONDS)
+    results = explore_all(
+        names,
+        depth=options.depth,
+        faults=options.faults,
+        seconds=options.seconds,
+        least_faults=LEAST_FAULTS if complete else -1,
+    )
     table = Table("scenario", "states", "transitions", "depth", "faults", "then", "violations", "seconds")
     for result in results:
         row = (result.states, result.transitions, result.depth, result.faults, result.begun or "-")
@@ -125,9 +130,7 @@ def _explore(options: argparse.Namespace, only: list[str] | None) -> int:
     )
 
 
-def explore_all(
-    names: Iterable[str], depth: int, faults: int, seconds: float, *, least_faults: int = -1
-) -> list[Result]:
+def explore_all(names: Iterable[str], *, depth: int, faults: int, seconds: float, least_faults: int) -> list[Result]:
     """Explore the scenarios, two at a time, each in a process of its own, under one bar; as ``Explorer.run`` does."""
     order = list(names)
     with (

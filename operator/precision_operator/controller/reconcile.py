@@ -187,7 +187,7 @@ class Reconciler:
             self._reports.measure(key, decision, observation.evaluation, body)
             # A breach, or a rollback's next round, may be waiting for the pass to end.
             left_seconds = PATIENCE_SECONDS if emergency else self._left_seconds(began)
-            failures += await self._show(key, body, decision, left_seconds)
+            failures += await self._show(key, body, decision, within_seconds=left_seconds)
         seen = RecordedPass(policy, before, observation, decision, now)
         self._show_observers(seen)
         # The first commit is what admission can be asked about.
@@ -281,7 +281,7 @@ class Reconciler:
             raise Unavailable(f"{name}: no answer to a promotion's commit within {left_seconds:.1f} s") from None
 
     async def _show(
-        self, key: PolicyKey, body: JsonObject | None, decision: Decision, within_seconds: float
+        self, key: PolicyKey, body: JsonObject | None, decision: Decision, *, within_seconds: float
     ) -> list[OperatorError]:
         """The summary, where there is a policy to show it."""
         if body is None:

@@ -1,6 +1,7 @@
 """Open incidents that no pass carries on: their policy is gone, or it has a newer one and an earlier leader left them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
 from precision_operator.api.policy import PolicyKey
@@ -50,25 +51,14 @@ class Orphans:
         self._due_at = now + EVERY_SECONDS
         failed: list[OperatorError] = []
         for namespace in self._namespaces:
-            try:
+            with _noted(failed):
                 # Of the whole cluster, and each has a tape and evidence: only what nobody follows is read whole, one by one.
-                bodies = await self._api.list_metadata(INCIDENTS, namespace, label_selector=_OPEN)
-            except Unavailable:
-                raise
-            except OperatorError as error:
-                failed.append(error)
-                continue
-            for body in bodies:
-                metadata = mapping(body.get("metadata"))
-                where, name = text(metadata.get("namespace")), text(metadata.get("name"))
-                if (where, name) in held:
-                    continue
-                try:
-                    await self._close(where, name, known, now=now)
-                except Unavailable:
-                    raise
-                except OperatorError as error:
-                    failed.append(error)
+                for body in await self._api.list_metadata(INCIDENTS, namespace, label_selector=_OPEN):
+                    metadata = mapping(body.get("metadata"))
+                    where, name = text(metadata.get("namespace")), text(metadata.get("name"))
+                    if (where, name) not in held:
+                        with _noted(failed):
+                            await self._close(where, name, known, now=now)
         if failed:
             raise failed[0]
 
@@ -111,6 +101,17 @@ class Orphans:
             return await self._api.get(resource, key.namespace, key.name)
         except NotFound:
             return None
+
+
+@contextmanager
+def _noted(failed: list[OperatorError]) -> Iterator[None]:
+    """What the API server refuses is noted; that it does not answer is raised."""
+    try:
+        yield
+    except Unavailable:
+        raise
+    except OperatorError as error:
+        failed.append(error)
 
 
 def _state(assignment: JsonObject) -> State | None:
