@@ -71,8 +71,13 @@ class Audit:
 
     def writes(self, users: Iterable[str], *, since: int = 0) -> list[Write]:
         """Writes of these users after a mark, Leases and dry runs apart, in the order in which they were answered."""
-        found = (_write(event) for event in self._events(users, since))
-        return sorted((write for write in found if write is not None), key=lambda write: write.at)
+        events = (event for event in self._events(users, since) if not _is_dry_run(event))
+        return _by_time(write for write in map(_write, events) if write is not None)
+
+    def denied_trials(self, users: Iterable[str], *, by: str, since: int = 0) -> list[Write]:
+        """Dry runs of these users that admission policies denied whose names begin like that, in order."""
+        events = (event for event in self._events(users, since) if _is_dry_run(event) and _is_denied(event, by))
+        return _by_time(write for write in map(_write, events) if write is not None)
 
     def rights(self, users: Iterable[str], *, since: int = 0) -> Rights:
         """The rights on objects that requests of these users needed after a mark, whatever was made of them otherwise."""
@@ -108,6 +113,19 @@ def _resource(where: dict[str, str]) -> str:
     return f"{where['resource']}/{inner}" if inner else where["resource"]
 
 
+def _is_dry_run(event: dict[str, object]) -> bool:
+    return "dryRun=" in str(event.get("requestURI", ""))
+
+
+def _is_denied(event: dict[str, object], by: str) -> bool:
+    answer = event.get("responseStatus")
+    return isinstance(answer, dict) and f"Policy '{by}" in str(answer.get("message", ""))
+
+
+def _by_time(writes: Iterable[Write]) -> list[Write]:
+    return sorted(writes, key=lambda write: write.at)
+
+
 def _write(event: dict[str, object]) -> Write | None:
     user, where, answer = event.get("user"), event.get("objectRef"), event.get("responseStatus")
     if event["verb"] not in _WRITES or event["stage"] != "ResponseComplete":
@@ -115,7 +133,7 @@ def _write(event: dict[str, object]) -> Write | None:
     assert isinstance(user, dict)
     assert isinstance(where, dict)
     assert isinstance(answer, dict)
-    if where["resource"] == "leases" or "dryRun=" in str(event.get("requestURI", "")):
+    if where["resource"] == "leases":
         return None
     return Write(
         at=datetime.fromisoformat(str(event["stageTimestamp"])).timestamp(),

@@ -1,7 +1,6 @@
 """Reading back what happened: the API server's audit log and the trainers' own log lines."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,18 +43,13 @@ def _committed(writes: Iterable[Write], since: float) -> Iterator[tuple[float, d
             yield write.at, write.body.get("state", {}) if isinstance(write.body, dict) else {}
 
 
-def fenced_at(logs: Path) -> dict[str, float]:
-    """Kind of write → when the first replica that led found that forbidden ones are denied, by its log."""
-    found: dict[str, float] = {}
-    for path in logs.glob("*.log"):
-        lines = list(_lines(path))
-        if any(line.get("message") == "leading" for line in lines):
-            for line in lines:
-                said = re.fullmatch("fenced: forbidden (.+) are denied", str(line.get("message")))
-                if said is not None:
-                    at = datetime.fromisoformat(line["time"]).timestamp()
-                    found[said[1]] = min(at, found.get(said[1], at))
-    return found
+def fenced_at(trials: Iterable[Write]) -> dict[str, float]:
+    """Kind of write → when each sort of forbidden ones had been denied, by what the fence denied of them."""
+    first: dict[tuple[str, str], float] = {}
+    for trial in trials:
+        first.setdefault((trial.verb, trial.resource), trial.at)
+    sorts = {"writes to pods": (("patch", "pods"), ("delete", "pods")), "evictions": (("create", "pods/eviction"),)}
+    return {kind: max(first[s] for s in needed) for kind, needed in sorts.items() if all(s in first for s in needed)}
 
 
 @dataclass(frozen=True)

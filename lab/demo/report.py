@@ -9,6 +9,7 @@ from lab.cluster.kubectl import Json
 from lab.demo.evidence import (
     TrainerEvent,
     decided_at,
+    fenced_at,
     flips,
     manager_writes,
     rollbacks,
@@ -101,7 +102,7 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "rollbacks": None if writes is None else len(incidents),
         "api_writes": api_writes,
         "prometheus_queries": facts.prometheus_queries,
-        "fenced_at": facts.fenced_at,
+        "fenced_at": None if stage.audit_log is None else fenced_at(_trials(stage.audit_log)),
         "first_written_at": {
             "writes to pods": _first_at(writes, {"pods", "pods/eviction"}, since=facts.started_at),
             "evictions": _first_at(writes, {"pods/eviction"}, since=facts.started_at),
@@ -112,6 +113,11 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
 def _writes(audit_log: Path) -> list[Write]:
     """The operator's writes to this fleet: a cluster that was found running may have seen others."""
     return [write for write in Audit(audit_log).writes([OPERATOR_USER]) if write.namespace == NAMESPACE]
+
+
+def _trials(audit_log: Path) -> list[Write]:
+    """The forbidden writes that the operator tried, on its own pod and on others."""
+    return Audit(audit_log).denied_trials([OPERATOR_USER], by="precision-fence")
 
 
 def _hot(facts: Facts, events: list[TrainerEvent], visible: float | None) -> Json:

@@ -9,7 +9,6 @@ from pathlib import Path
 import yaml
 
 from lab.cluster.kubectl import Json
-from lab.demo.evidence import fenced_at
 from lab.demo.fleet import (
     ACCELERATOR,
     FAULT,
@@ -63,7 +62,6 @@ class Facts:
     rollout_before: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     rollout_after: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     finished_at: float = 0.0
-    fenced_at: dict[str, float] = field(default_factory=dict)
     modes_after: dict[str, str] = field(default_factory=dict)
     operator_replicas: int = -1
     new_pod_modes: dict[str, str] = field(default_factory=dict)
@@ -168,7 +166,6 @@ class Story:
             before = self._stage.kubectl("logs", name, "-n", SYSTEM, "--previous", check=False)
             log = self._stage.kubectl("logs", name, "-n", SYSTEM).stdout
             (folder / f"{name}.log").write_text((before.stdout if before.returncode == 0 else "") + log)
-        self.facts.fenced_at = fenced_at(folder)
         self.facts.rollout_after = rollout_state(self._stage)
         self.facts.modes_after = {pod: mode for pod, (mode, _) in self._metrics.modes(NAMESPACE).items()}
 

@@ -18,7 +18,7 @@ from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
-from precision_operator.api.state import State
+from precision_operator.api.state import Phase, State
 from precision_operator.controller.act import Acted, Actor
 from precision_operator.controller.echo import Echoes
 from precision_operator.controller.enforcement import Enforcement
@@ -39,7 +39,14 @@ from tests.support.cluster_fleet import LABELS, Json
 from tests.support.cluster_fleet import policy as policy_body
 
 PATIENCE_SECONDS = 60.0
-STATE = State(selector=Selector(tuple(LABELS.items())), generation=1, fallback=Mode.FP32, enforce=True)
+STATE = State(
+    phase=Phase.ROLLING_BACK,
+    selector=Selector(tuple(LABELS.items())),
+    generation=1,
+    fallback=Mode.FP32,
+    enforce=True,
+)
+"""A rollback's: what is written gives way to nothing, however long the first trials of a slow API server take."""
 
 
 @dataclass

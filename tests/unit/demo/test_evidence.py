@@ -44,15 +44,27 @@ def test_decision_is_the_first_committed_assignment_that_says_rolling_back(tmp_p
     assert decided_at(writes, since=at + 1) is None
 
 
-def test_when_the_fence_was_found_to_hold_is_read_from_the_log_of_the_first_replica_that_led(tmp_path: Path) -> None:
-    def said(second: int, message: str) -> str:
-        return json.dumps({"time": f"2026-11-21T11:00:{second:02d}.250Z", "message": message}) + "\n"
+def test_the_fence_holds_once_each_sort_of_forbidden_write_was_denied(tmp_path: Path) -> None:
+    def tried(second: int, verb: str, resource: str, *, policy: str = "precision-fence-pods", dry: bool = True) -> str:
+        kind, _, inner = resource.partition("/")
+        where = {"resource": kind, "namespace": "precision-system", "name": "operator", "subresource": inner}
+        message = f"ValidatingAdmissionPolicy '{policy}' with binding 'b' denied request: it is fenced in"
+        answer = {"code": 403, "message": message}
+        uri = "/api/v1/x?dryRun=All" if dry else "/api/v1/x"
+        return audit(second, verb=verb, objectRef=where, requestURI=uri, responseStatus=answer)
 
-    pods, evictions = "fenced: forbidden writes to pods are denied", "fenced: forbidden evictions are denied"
-    (tmp_path / "waits.log").write_text(said(1, pods) + said(1, evictions))
-    (tmp_path / "later.log").write_text(said(7, "leading") + said(8, pods))
-    (tmp_path / "led.log").write_text(said(2, pods) + "a warning\n" + said(3, "leading") + said(9, pods))
-    assert {what: at % 60 for what, at in fenced_at(tmp_path).items()} == {"writes to pods": 2.25}
+    log = tmp_path / "audit.log"
+    lines = [
+        tried(1, "patch", "pods", policy="somebody-elses"),
+        tried(2, "patch", "pods", dry=False),
+        tried(4, "delete", "pods", policy="precision-fence-deletions"),
+        tried(3, "patch", "pods"),
+        tried(8, "patch", "pods"),
+    ]
+    log.write_text("\n".join([*lines, ""]))
+    trials = Audit(log).denied_trials([USER], by="precision-fence")
+    assert [trial.at % 60 for trial in trials] == [3.5, 4.5, 8.5]
+    assert {what: at % 60 for what, at in fenced_at(trials).items()} == {"writes to pods": 4.5}
 
 
 def test_rollbacks_are_the_incidents_that_were_committed(tmp_path: Path) -> None:
