@@ -3,7 +3,7 @@
 Three things are looked for: a block, a URL or a header of a form that carries a credential; a token that is known by its
 vendor's prefix; and an assignment whose name says that its value is one. No library does it: docs/redaction.md compares.
 
-Work grows linearly with the text: what repeats is possessive or bounded, and no long stretch is read twice.
+Work grows linearly with the text: what repeats is possessive, bounded, or the pattern's end.
 """
 
 import binascii
@@ -27,7 +27,7 @@ _ASSIGNED = re.compile(
         |(?P<pair>["']\s{0,4}+,\s{0,4}+(?=[bru]?["']))  # ('password', 'x')
         |(?P<tag>>(?=[^<\s]))  # <password>x
         |(?P<space>[ \t]{1,8}+(?:(?:is|was)[ ])?(?=[^\s-])))  # --password x
-        [ \t]{0,8}+(?P<line>(?:[|>][+-]?[ \t]{0,8}+)?\r?\n[ \t]{1,40}+|\r?\n(?=["']))?+""",
+        [ \t]{0,8}+(?P<line>(?:[|>][+-]?[ \t]{0,8}+)?\r?\n[ \t]{1,40}+|\r?\n(?=["']))?""",
     re.ASCII | re.VERBOSE,
 )
 _NAMED = re.compile(
@@ -37,14 +37,14 @@ _NAMED = re.compile(
 )
 """``name: PASSWORD, value: x``: an entry of a container's environment."""
 _ENCODED = re.compile(
-    r"""(?:(?<![\w.%-])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))(?P<key>[A-Za-z][\w.-]{1,80}+)(?P<quote>%(?:25){0,3}+2[27])?+
-        (?P<sign>%(?:25){0,3}+3[ADad])(?:%(?:25){0,3}+20|\+){0,4}+(?:%(?:25){0,3}+2[27])?+""",
+    r"""(?:(?<![\w.%-])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))(?P<key>[A-Za-z][\w.-]{1,80}+)(?P<quote>%(?:25){0,3}2[27])?
+        (?P<sign>%(?:25){0,3}3[ADad])(?:%(?:25){0,3}20|\+){0,4}(?:%(?:25){0,3}2[27])?""",
     re.ASCII | re.VERBOSE,
 )
 """What is assigned within a URL, encoded once or several times: ``password%3Dx``, ``%22password%22%3A%22x%22``."""
-_ENCODED_VALUE = re.compile(r"(?:[^\s\"'<>&;,%\\]|%(?!(?:25){0,3}+(?:2[267C]|2c|3[Bb]|7[Dd]|0[ADad])))++", re.ASCII)
+_ENCODED_VALUE = re.compile(r"(?:[^\s\"'<>&;,%\\]|%(?!(?:25){0,3}(?:2[267C]|2c|3[Bb]|7[Dd]|0[ADad])))+", re.ASCII)
 _QUOTED = re.compile(r"[bruf]?(?P<quote>\\{0,3}+[\"'])", re.ASCII)
-_BARE = re.compile(r"(?:[^\s\"'<>&;,\\]|[&;,](?!\s|$|[\"']|[\w.-]{1,60}+ ?[=:])|\\(?![\"'n]))++", re.ASCII)
+_BARE = re.compile(r"(?:[^\s\"'<>&;,\\]|[&;,](?!\s|$|[\"']|[\w.-]{1,60}+ ?[=:])|\\(?![\"'n]))+", re.ASCII)
 _LINE = re.compile(r"[^\r\n\"'\\]++")
 _PLACEHOLDER = re.compile(
     r"[*.x•]+|<.*|\[(?:[A-Z_]*\]|\{).*|\$[({A-Za-z_].*|\{.*|%[(\w].*"
