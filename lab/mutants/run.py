@@ -31,6 +31,10 @@ from lab.mutants.operators import Mutant, Place, places
 from lab.progress import console
 
 _PROCESSES = 2
+_PARTS = 40
+"""In so many the judges are measured; each has a process of its own."""
+
+_COLUMNS = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
 _BYTES = 4 << 30
 """What a mutant may allocate."""
 
@@ -61,13 +65,12 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
     drawn = (place.mutant() for place in random.Random(seed).sample(everywhere, len(everywhere)))
     sample = list(islice(filter(None, drawn), count))
     found: list[Mutation] = []
-    columns = (TextColumn("mutants"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
 
     def judge(judges: list[Judge]) -> None:
         order = _measured(judges)
         until = time.monotonic() + seconds
         lives = ((mutant, partial(meet, mutant, order)) for mutant in sample if time.monotonic() < until)
-        with Progress(*columns, TextColumn("{task.description}"), console=console) as bar:
+        with Progress(TextColumn("mutants"), *_COLUMNS, TextColumn("{task.description}"), console=console) as bar:
             task = bar.add_task("", total=len(sample))
             for mutant, killer in forked(lives, processes=_PROCESSES):
                 found.append(Mutation(mutant.name, mutant.diff, "time" if killer is None else killer))
@@ -84,18 +87,21 @@ def _places() -> Iterator[Place]:
 
 
 def _measured(judges: Sequence[Judge]) -> list[Judge]:
-    """The judges in the order in which mutants meet them, with what they cost and call."""
+    """The judges, the cheap ones first, with what they cost and call."""
 
     def life(part: Sequence[Judge]) -> Callable[[], list[Trace]]:
         return lambda: [traced(judge) for judge in part]
 
     found: list[Judge] = []
-    parts = ((part, life(part)) for part in (judges[n::_PROCESSES] for n in range(_PROCESSES)))
-    for part, traces in forked(parts, processes=_PROCESSES):
-        if traces is None:
-            raise LabError("tests that run to their end on the core as it is", "a process that died", "run pytest")
-        found += map(known, part, traces)
-    return sorted(found, key=lambda judge: judge.order)
+    parts = ((part, life(part)) for part in (judges[n::_PARTS] for n in range(_PARTS)) if part)
+    with Progress(TextColumn("judges"), *_COLUMNS, console=console) as bar:
+        task = bar.add_task("", total=len(judges))
+        for part, traces in forked(parts, processes=_PROCESSES):
+            if traces is None:
+                raise LabError("tests that run to their end on the core as it is", "a process that died", "run pytest")
+            found += map(known, part, traces)
+            bar.update(task, completed=len(found))
+    return sorted(found, key=lambda judge: judge.seconds)
 
 
 def meet(mutant: Mutant, judges: Sequence[Judge]) -> str:
