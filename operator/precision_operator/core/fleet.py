@@ -13,8 +13,8 @@ from precision_operator.core.cohorts.units import asked_for_less, by_index, move
 from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods, observed_mode, running_pods
 
-Parts = dict[tuple[int, int, Mode], tuple[WorkloadView, WorkloadView]]
-"""Identity of a workload, share and fallback → that workload, and the part of it."""
+Parts = dict[tuple[int, int], tuple[WorkloadView, WorkloadView]]
+"""Identity of a workload, and share → that workload, and the part of it."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,12 @@ class Fleet:
         share = self.state.shares.get(workload.key)
         if share is None:
             return workload
-        fallback = self.state.fallback or self.spec.fallback
-        known = id(workload), share, fallback
+        known = id(workload), share
         if known not in self.parts:
-            self.parts[known] = workload, self._part(workload, share, fallback)
+            self.parts[known] = workload, self._part(workload, share)
         return self.parts[known][1]
 
-    def _part(self, workload: WorkloadView, share: int, fallback: Mode) -> WorkloadView:
+    def _part(self, workload: WorkloadView, share: int) -> WorkloadView:
         if workload.key in self.by_index:
             below = tuple(pod for pod in workload.pods if 0 <= pod.index < workload.first_index + share)
             return replace(workload, pods=below, replicas=min(share, workload.replicas))
@@ -68,7 +67,7 @@ class Fleet:
             self.policy.uid,
             workload,
             share,
-            fallback=fallback,
+            fallback=self.spec.fallback,
             evaluation=self.evaluation,
             may_join=self.may_join,
         )
@@ -82,10 +81,10 @@ class Fleet:
     def asked_part(self, member: tuple[WorkloadView, Delivery]) -> tuple[WorkloadView, Delivery]:
         """Of one that has moved in part, the pods that were asked already: who joins must not hide what they suffer."""
         workload, delivery = member
-        fallback = self.state.fallback or self.spec.fallback
         if workload.key not in self.state.shares:
             return member
-        return replace(workload, pods=tuple(p for p in workload.pods if asked_for_less(p, fallback))), delivery
+        asked = tuple(pod for pod in workload.pods if asked_for_less(pod, self.spec.fallback))
+        return replace(workload, pods=asked), delivery
 
     def may_join(self, pod: PodView) -> bool:
         """It can be moved without the others of its workload, and watched there."""

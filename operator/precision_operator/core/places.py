@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from precision_operator.api.canary import Choice
-from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, Unit
 from precision_operator.api.text import names
 from precision_operator.core.attempt import Attempt
 from precision_operator.core.cohorts.order import cohort_size, extend_cohort
 from precision_operator.core.cohorts.units import Cohort, asked_for_less, extend_units, one_group
 from precision_operator.core.fleet import Fleet
-from precision_operator.core.model import WorkloadView
+from precision_operator.core.model import PodView, WorkloadView
 from precision_operator.core.progress import live_pods, running_pods
 from precision_operator.reasons import Cause, Reason
 
@@ -127,8 +126,7 @@ class Places:
         held, shares, alive = self.fleet.state.held_keys, self.fleet.state.shares, {w.key for w in self.fleet.workloads}
         together = {w.key: one_group(w, self.fleet.evaluation) for w, _ in self.joinable}
         parts = {w.key: self.fleet.part(w) for w, _ in self.joinable if w.key in shares and together[w.key] is not True}
-        fallback = self.fleet.state.fallback or self.fleet.spec.fallback
-        carried = {key: self._carried(part, fallback) for key, part in parts.items()}
+        carried = {key: self._carried(part) for key, part in parts.items()}
         # A process group that has moved in part goes back, until it joins as a whole.
         stay = {key for key in members if key in alive and (carried.get(key) or key in held or key not in shares)}
         sizes = {key: shares[key] if key in held else carried[key] for key in stay if key in shares}
@@ -153,15 +151,18 @@ class Places:
             elif key in self.fleet.by_index and (key in parts or together[key] is False):
                 joining[key] = self._next_indexes(workload, carried.get(key, 0), places)
             elif key in parts or (together[key] is False and delivery is Delivery.HOT):
-                inside = {pod.uid for pod in parts[key].pods if asked_for_less(pod, fallback)} if key in parts else ()
+                inside = {pod.uid for pod in parts[key].pods if self._has_moved(pod)} if key in parts else ()
                 joining[key] = [p.uid for p in live_pods(workload) if p.uid not in inside and self.fleet.may_join(p)]
         return extend_units(self.fleet.policy.uid, kept, parts=joining, whole=whole, places=places, first=first)
 
-    def _carried(self, part: WorkloadView, fallback: Mode) -> int:
+    def _carried(self, part: WorkloadView) -> int:
         """How many places a share still takes: of indexes all that are left, of other pods those that have moved."""
         if part.key in self.fleet.by_index:
             return min(self.fleet.state.shares[part.key], part.indexes)
-        return sum(asked_for_less(pod, fallback) for pod in part.pods)
+        return sum(map(self._has_moved, part.pods))
+
+    def _has_moved(self, pod: PodView) -> bool:
+        return asked_for_less(pod, self.fleet.spec.fallback)
 
     def _next_indexes(self, workload: WorkloadView, share: int, places: int) -> Sequence[str]:
         """Names for the indexes that may join, where all of them can be watched; which do, their number alone says."""
