@@ -49,7 +49,7 @@ async def measure(
     with step(f"{workloads} workloads in {spaces} namespaces"):
         for name in names:
             await populate(api, name, policies=policies // spaces, workloads=workloads // spaces)
-    async with Trainers(api, *names) as trainers:
+    async with Trainers(api, *names, running=True) as trainers:
         job = {"job_name": "trainers", "honor_labels": True, "static_configs": [{"targets": [trainers.target]}]}
         config = {"global": {"scrape_interval": "5s", "scrape_timeout": "5s"}, "scrape_configs": [job]}
         with Prometheus(plane.directory / "prometheus-many", config) as prometheus:
