@@ -26,7 +26,7 @@ REPORT = paths.BUILD / "model.json"
 TRACES = paths.BUILD / "model"
 
 DEPTH, FAULTS, SECONDS = 8, 2, 150.0
-MUTANTS, MINUTES = 300, 40.0
+MUTANTS, MINUTES = 300, 60.0
 """What a whole run asks for."""
 
 LEAST_DEPTH, LEAST_FAULTS = 8, 1

@@ -13,9 +13,10 @@ from lab.model import cli
 from lab.model.cli import out_of_bounds
 from lab.model.explore import Result
 from lab.mutants import run
-from lab.mutants.judges import CORE, MUTATED, PACKAGE, Judge, mutated
+from lab.mutants.judges import CORE, LEFT_OUT, MUTATED, PACKAGE, Judge, mutated
 from lab.mutants.operators import Mutant, places
 from lab.mutants.run import Mutation, forked, meet
+from lab.paths import ROOT
 from precision_operator.core.cohorts.order import cohort_size
 
 pytestmark = pytest.mark.slow
@@ -52,7 +53,7 @@ def test_coroutines_are_mutated_too_and_their_signatures_are_not(tmp_path: Path)
 
 
 def test_what_is_mutated_exists_and_an_exploration_judges_the_core_alone() -> None:
-    assert all(path.exists() for path in MUTATED)
+    assert all(path.exists() for path in (*MUTATED, ROOT / LEFT_OUT))
     assert {"rounds.py", "writes.py", "budgets.py", "job.py", "pod.py"} <= {path.name for path in mutated()}
     exploration = Judge("explorer::jobs", lambda: "")
     assert exploration.reaches(frozenset({(str(COHORTS), "rank")}))
