@@ -146,3 +146,8 @@ def request(name: str, **fields: object) -> RequestPod:
 def deletion(name: str) -> DeletePod:
     """Take this pod away."""
     return DeletePod(workload(), pod(name), 7)
+
+
+def held_deletion(name: str) -> DeletePod:
+    """The same of the workload that is rolled back by itself in ``ALONE``."""
+    return DeletePod(HELD_ALONE, pod(name), 7)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.spec import Strategy
-from precision_operator.api.state import Phase, State
+from precision_operator.api.state import State
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
@@ -198,17 +198,16 @@ class Actor:
         await self._all(turn, first)
         if state.enforce and (resumes or taken or not self._enforcement.settled(key, state.generation)):
             turn.again = await self._enforcement.confirm(key, state, deleted=turn.policy.deleted)
-        if resumes and not await self._waits(turn, state, RESUMING):
-            await self._all(turn, resumes)
+        await self._all(turn, self._admitted(turn, state, RESUMING, resumes))
         # Their trials may hang, and nothing above needs them.
         taken = await self._fenced(turn, taken, EVICTING, SUSPENDING)
-        if taken and not await self._waits(turn, state, TAKING):
-            asking = [action for action in taken if asks_budgets(action)]
-            others = [action for action in taken if not asks_budgets(action)]
-            turn.batches = sum(map(bool, (others, asking)))
-            await self._all(turn, others)
-            if asking:
-                await self._together(turn, asking)
+        taken = self._admitted(turn, state, TAKING, taken)
+        asking = [action for action in taken if asks_budgets(action)]
+        others = [action for action in taken if not asks_budgets(action)]
+        turn.batches = sum(map(bool, (others, asking)))
+        await self._all(turn, others)
+        if asking:
+            await self._together(turn, asking)
 
     async def _fenced(self, turn: _Turn, writes: list[Write], *kinds: str) -> list[Write]:
         """Without those of these kinds that nothing holds to what is needed, which shows."""
@@ -237,24 +236,26 @@ class Actor:
         if all(isinstance(action, RequestPod | ResumeJob) for action in wanted):
             self._waiting.pop((key, TAKING), None)
 
-    async def _waits(self, turn: _Turn, state: State, what: str) -> bool:
-        """Whether it may not be done now; an emergency does not wait for ever, nor does a suspended Job, and it says so."""
+    def _admitted(self, turn: _Turn, state: State, what: str, writes: list[Write]) -> list[Write]:
+        """Those that wait for admission no longer: an emergency does not for ever, nor a suspended Job, and it says so."""
         key, now = turn.key, self._clock.monotonic()
-        admission = self._enforcement.admission(key)
+        if not writes:
+            return []
         if self._enforcement.confirmed(key, state.generation):
             self._waiting.pop((key, what), None)
-            return False
+            return writes
+        admission = self._enforcement.admission(key)
         waiting = self._waiting.setdefault((key, what), _Waiting(now))
-        bounded = what == RESUMING or _is_emergency(state)
-        if not bounded or now - waiting.since < OVERDUE_SECONDS:
+        bounded = writes if what == RESUMING else _of_emergency(state, writes)
+        going = bounded if now - waiting.since >= OVERDUE_SECONDS else []
+        if len(going) < len(writes):
             self._refusals.remember(key, what, NotConfirmed.reason)
             turn.failures.append(NotConfirmed(f"{what} waits: {admission.message}"))
-            return True
-        if not waiting.announced:
+        if going and not waiting.announced:
             waiting.announced = True
             text = f"{what} goes on though admission is not confirmed ({admission.reason}): {admission.message}"
             self._announce(turn.policy, [Notify(NotConfirmed.reason, text)])
-        return False
+        return going
 
     async def _together(self, turn: _Turn, writes: Sequence[Write]) -> None:
         """All of them, but for what would tear a process group apart, or take more than budgets allow together."""
@@ -352,6 +353,9 @@ class Actor:
             await self._events.emit(reference, notice.reason, notice.message, notice.warning)
 
 
-def _is_emergency(state: State) -> bool:
-    rolled_back = state.phase in (Phase.ROLLING_BACK, Phase.HELD) or state.alone
-    return rolled_back and state.incident is not None and state.incident.strategy is Strategy.EMERGENCY
+def _of_emergency(state: State, writes: list[Write]) -> list[Write]:
+    """Those that an emergency writes, of the fleet or of workloads by themselves; what is promoted beside it is none."""
+    if state.incident is None or state.incident.strategy is not Strategy.EMERGENCY:
+        return []
+    back = state.rolled_back(write.workload.key for write in writes)
+    return [write for write in writes if write.workload.key in back]

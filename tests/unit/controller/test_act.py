@@ -21,6 +21,7 @@ from precision_operator.errors import Conflict, Forbidden, PreconditionFailed, T
 from precision_operator.kube.port import EVENTS, JsonObject, Resource
 from precision_operator.reasons import Reason
 from tests.support.acting import (
+    ALONE,
     EMERGENCY,
     GRADUAL,
     KEY,
@@ -29,6 +30,7 @@ from tests.support.acting import (
     STATE,
     Rig,
     deletion,
+    held_deletion,
     request,
 )
 from tests.support.manual_clock import finished
@@ -77,9 +79,20 @@ async def test_an_emergency_goes_on_without_the_echo_after_a_while_and_says_so_o
         await rig.clock.advance(1)
     assert rig.clock.now - began >= OVERDUE_SECONDS
     assert rig.pods == ["c"]
+    await rig.act(deletion("a"), deletion("b"), state=EMERGENCY)  # their watch is late: nothing is left to write
     assert (await rig.act(deletion("c"), state=EMERGENCY)).failures == ()
     assert rig.pods == []
     assert rig.events == [("AdmissionNotConfirmed", 1)]
+
+
+async def test_what_is_promoted_beside_an_emergency_waits_for_the_echo_as_long_as_it_takes() -> None:
+    rig = Rig("promoted", "back")
+    rig.kube.installed = False
+    for _ in range(3):
+        acted = await rig.act(deletion("promoted"), held_deletion("back"), state=ALONE)
+        await rig.clock.advance(OVERDUE_SECONDS)
+    assert set(rig.order) == {"delete back after the echo"}
+    assert (rig.pods, rig.reasons(acted)) == (["promoted"], ["AdmissionNotConfirmed"])
 
 
 async def test_what_is_no_emergency_waits_for_the_echo_as_long_as_it_takes() -> None:

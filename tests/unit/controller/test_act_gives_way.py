@@ -11,7 +11,7 @@ import pytest
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase, State
 from precision_operator.controller.act import EVENTS_SECONDS, PATIENCE_SECONDS, Acted
-from precision_operator.core.actions import Action, DeletePod, EvictPod, Notify, RequestPod
+from precision_operator.core.actions import Action, EvictPod, Notify, RequestPod
 from precision_operator.kube.port import EVENTS, Operation, Resource
 from precision_operator.reasons import Reason
 from tests.support.acting import (
@@ -23,6 +23,7 @@ from tests.support.acting import (
     STATE,
     Rig,
     deletion,
+    held_deletion,
     request,
 )
 from tests.support.manual_clock import finished, late
@@ -129,10 +130,6 @@ async def test_nothing_is_written_once_the_lease_is_lost_in_mid_pass() -> None:
 
 def held_request(name: str) -> RequestPod:
     return RequestPod(HELD_ALONE, pod(name), Mode.FP32, 7)
-
-
-def held_deletion(name: str) -> DeletePod:
-    return DeletePod(HELD_ALONE, pod(name), 7)
 
 
 def slow_patches(rig: Rig, monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
