@@ -201,9 +201,9 @@ class Actor:
         await self._all(turn, self._admitted(turn, state, RESUMING, resumes))
         # Their trials may hang, and nothing above needs them.
         taken = await self._fenced(turn, taken, EVICTING, SUSPENDING)
-        taken = self._admitted(turn, state, TAKING, taken)
-        asking = [action for action in taken if asks_budgets(action)]
-        others = [action for action in taken if not asks_budgets(action)]
+        admitted = self._admitted(turn, state, TAKING, taken)
+        asking = [action for action in admitted if asks_budgets(action)]
+        others = [action for action in admitted if not asks_budgets(action)]
         turn.batches = sum(map(bool, (others, asking)))
         await self._all(turn, others)
         if asking:
@@ -236,7 +236,7 @@ class Actor:
         if all(isinstance(action, RequestPod | ResumeJob) for action in wanted):
             self._waiting.pop((key, TAKING), None)
 
-    def _admitted(self, turn: _Turn, state: State, what: str, writes: list[Write]) -> list[Write]:
+    def _admitted(self, turn: _Turn, state: State, what: str, writes: Sequence[Write]) -> Sequence[Write]:
         """Those that wait for admission no longer: an emergency does not for ever, nor a suspended Job, and it says so."""
         key, now = turn.key, self._clock.monotonic()
         if not writes:
@@ -353,7 +353,7 @@ class Actor:
             await self._events.emit(reference, notice.reason, notice.message, notice.warning)
 
 
-def _of_emergency(state: State, writes: list[Write]) -> list[Write]:
+def _of_emergency(state: State, writes: Sequence[Write]) -> Sequence[Write]:
     """Those that an emergency writes, of the fleet or of workloads by themselves; what is promoted beside it is none."""
     if state.incident is None or state.incident.strategy is not Strategy.EMERGENCY:
         return []
