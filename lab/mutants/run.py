@@ -15,6 +15,7 @@ import select
 import signal
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lab.errors import LabError
 from lab.mutants.judges import PACKAGE, Judge, Trace, known, mutated, traced, with_judges
 from lab.mutants.operators import Mutant, Place, places
-from lab.progress import console
+from lab.progress import console, say
 
 _PROCESSES = 2
 _PARTS = 40
@@ -67,13 +68,23 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
     found: list[Mutation] = []
 
     def judge(judges: list[Judge]) -> None:
-        order = _measured(judges)
+        by_cost = _measured(judges)
+        noticed = Counter[tuple[str, str]]()
+        """How many mutants of a module a judge has noticed: who did so before is asked first."""
         until = time.monotonic() + seconds
-        lives = ((mutant, partial(meet, mutant, order)) for mutant in sample if time.monotonic() < until)
+
+        def life(mutant: Mutant) -> Callable[[], str]:
+            order = sorted(by_cost, key=lambda judge: -noticed[mutant.module, judge.name])
+            return partial(meet, mutant, order)
+
+        lives = ((mutant, life(mutant)) for mutant in sample if time.monotonic() < until)
         with Progress(TextColumn("mutants"), *_COLUMNS, TextColumn("{task.description}"), console=console) as bar:
             task = bar.add_task("", total=len(sample))
             for mutant, killer in forked(lives, processes=_PROCESSES):
                 found.append(Mutation(mutant.name, mutant.diff, "time" if killer is None else killer))
+                noticed[mutant.module, found[-1].killed_by] += 1
+                if killer == "":
+                    say(f"{len(found)} judged; survived: {mutant.name}")
                 bar.update(task, advance=1, description=f"{sum(not m.killed_by for m in found)} survive")
 
     with_judges(judge)
