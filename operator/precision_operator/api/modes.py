@@ -22,6 +22,11 @@ class Mode(StrEnum):
 _SAFETY = {Mode.FP32: 2, Mode.BF16: 1, Mode.FP16: 0}
 
 
+def safety(mode: Mode) -> int:
+    """Higher: safer."""
+    return _SAFETY[mode]
+
+
 def is_safer(mode: Mode, than: Mode) -> bool:
     """Whether ``mode`` is strictly safer: FP32 > BF16 > FP16."""
     return _SAFETY[mode] > _SAFETY[than]

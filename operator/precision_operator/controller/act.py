@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.spec import Strategy
-from precision_operator.api.state import State
+from precision_operator.api.state import Phase, State
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
@@ -185,7 +185,7 @@ class Actor:
 
     async def _carry_out(self, turn: _Turn, state: State, wanted: Sequence[Write]) -> None:
         key = turn.key
-        self._forget_unwanted(key, wanted)
+        self._forget_unwanted(key, state, wanted)
         writes = await self._fenced(turn, [a for a in wanted if self._expectations.fresh(a)], WRITING)
         resumes = [action for action in writes if isinstance(action, ResumeJob)]
         first: list[Write] = [action for action in writes if isinstance(action, RequestPod)]
@@ -228,34 +228,41 @@ class Actor:
             return await self._fence.check_evictions((namespace, pod.name, pod.uid) for namespace, pod in pods)
         return await self._fence.check((namespace, pod.name) for namespace, pod in pods)
 
-    def _forget_unwanted(self, key: PolicyKey, wanted: Sequence[Write]) -> None:
+    def _forget_unwanted(self, key: PolicyKey, state: State, wanted: Sequence[Write]) -> None:
         """Refusals of what is not wanted any more, and how long was waited for admission where nothing waits."""
         self._refusals.keep(key, map(named, wanted))
         if not any(isinstance(action, ResumeJob) for action in wanted):
             self._waiting.pop((key, RESUMING), None)
-        if all(isinstance(action, RequestPod | ResumeJob) for action in wanted):
+        if all(isinstance(action, RequestPod | ResumeJob) for action in _of_emergency(state, wanted)):
             self._waiting.pop((key, TAKING), None)
 
     def _admitted(self, turn: _Turn, state: State, what: str, writes: Sequence[Write]) -> Sequence[Write]:
         """Those that wait for admission no longer: an emergency does not for ever, nor a suspended Job, and it says so."""
-        key, now = turn.key, self._clock.monotonic()
+        key = turn.key
         if not writes:
             return []
         if self._enforcement.confirmed(key, state.generation):
             self._waiting.pop((key, what), None)
             return writes
-        admission = self._enforcement.admission(key)
-        waiting = self._waiting.setdefault((key, what), _Waiting(now))
         bounded = writes if what == RESUMING else _of_emergency(state, writes)
-        going = bounded if now - waiting.since >= OVERDUE_SECONDS else []
+        going = bounded if bounded and self._is_overdue(turn, what) else []
         if len(going) < len(writes):
             self._refusals.remember(key, what, NotConfirmed.reason)
-            turn.failures.append(NotConfirmed(f"{what} waits: {admission.message}"))
-        if going and not waiting.announced:
+            turn.failures.append(NotConfirmed(f"{what} waits: {self._enforcement.admission(key).message}"))
+        return going
+
+    def _is_overdue(self, turn: _Turn, what: str) -> bool:
+        """Whether it has waited for admission long enough; then that is announced, once."""
+        key, now = turn.key, self._clock.monotonic()
+        waiting = self._waiting.setdefault((key, what), _Waiting(now))
+        if now - waiting.since < OVERDUE_SECONDS:
+            return False
+        if not waiting.announced:
             waiting.announced = True
+            admission = self._enforcement.admission(key)
             text = f"{what} goes on though admission is not confirmed ({admission.reason}): {admission.message}"
             self._announce(turn.policy, [Notify(NotConfirmed.reason, text)])
-        return going
+        return True
 
     async def _together(self, turn: _Turn, writes: Sequence[Write]) -> None:
         """All of them, but for what would tear a process group apart, or take more than budgets allow together."""
@@ -355,7 +362,8 @@ class Actor:
 
 def _of_emergency(state: State, writes: Sequence[Write]) -> Sequence[Write]:
     """Those that an emergency writes, of the fleet or of workloads by themselves; what is promoted beside it is none."""
-    if state.incident is None or state.incident.strategy is not Strategy.EMERGENCY:
+    under_way = state.phase in (Phase.ROLLING_BACK, Phase.HELD) or state.alone
+    if not under_way or state.incident is None or state.incident.strategy is not Strategy.EMERGENCY:
         return []
     back = state.rolled_back(write.workload.key for write in writes)
     return [write for write in writes if write.workload.key in back]

@@ -72,15 +72,12 @@ class Echoes:
         self._clock = clock
         self._servers: tuple[float, tuple[str, ...]] = (-SERVERS_FRESH_SECONDS, ())
 
-    async def ask(
-        self, key: PolicyKey, *, generation: int, awaited: bool = True, connections: int = UNKNOWN_SERVERS
-    ) -> Echo:
+    async def ask(self, key: PolicyKey, *, generation: int, awaited: bool = True) -> Echo:
         """Ask every API server whether it knows at least ``generation``, and every replica of the webhook.
 
         ``awaited``: the generation is new, so each is asked until it knows it, or patience ends; else once.
-        ``connections``: over which a load balancer is asked, where servers cannot be asked one by one.
         """
-        answer = await self._ask_servers(key, generation, awaited=awaited, connections=connections)
+        answer = await self._ask_servers(key, generation, awaited=awaited)
         return await self._beside(key, generation, answer, awaited=awaited) if answer.confirmed else answer
 
     async def _beside(self, key: PolicyKey, generation: int, answer: Echo, *, awaited: bool) -> Echo:
@@ -89,7 +86,7 @@ class Echoes:
         against = await self._replicas.ask(key.namespace, key.name, generation=generation, awaited=awaited)
         return answer if against is None else Echo(against, answer.policy)
 
-    async def _ask_servers(self, key: PolicyKey, generation: int, *, awaited: bool, connections: int) -> Echo:
+    async def _ask_servers(self, key: PolicyKey, generation: int, *, awaited: bool) -> Echo:
         servers = await self._known_servers()
         asked = (self._until(key, generation, server, awaited=awaited) for server in servers)
         try:
@@ -100,11 +97,11 @@ class Echoes:
             # Endpoints that cannot be reached from here: only the configured address can be asked.
             _LOG.info("API servers cannot be asked one by one: %s", error, extra={"policy": key.name})
             self._servers = (self._clock.monotonic(), ())
-        return await self._behind_a_balancer(key, generation, awaited=awaited, connections=connections)
+        return await self._behind_a_balancer(key, generation, awaited=awaited)
 
-    async def _behind_a_balancer(self, key: PolicyKey, generation: int, *, awaited: bool, connections: int) -> Echo:
+    async def _behind_a_balancer(self, key: PolicyKey, generation: int, *, awaited: bool) -> Echo:
         answer = Echo(Admission())
-        for _ in range(connections):
+        for _ in range(UNKNOWN_SERVERS):
             try:
                 answer = await self._until(key, generation, "", awaited=awaited)
             except Unavailable as error:

@@ -16,7 +16,7 @@ from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
 from precision_operator.api.wire import mapping, text
-from precision_operator.controller.echo import UNKNOWN_SERVERS, Echo, Echoes
+from precision_operator.controller.echo import Echo, Echoes
 from precision_operator.controller.installed import InstalledPolicies
 from precision_operator.core.model import Admission
 from precision_operator.errors import KubeError, NotFound
@@ -97,7 +97,7 @@ class Enforcement:
     def confirmed(self, key: PolicyKey, generation: int) -> bool:
         """Whether every API server has echoed this generation, a moment ago."""
         known = self._known.get(key)
-        if known is None or not self._echoed(key, generation):
+        if known is None or not known.admission.enforced or known.generation < generation:
             return False
         return known.lasting or self._clock.monotonic() - known.at < FRESH_SECONDS
 
@@ -191,9 +191,7 @@ class Enforcement:
         number = next(self._numbers)
         known = self._known.get(key)
         awaited = patient and (known is None or known.awaited < generation)
-        work = self._ask(
-            key, generation, awaited, UNKNOWN_SERVERS if patient or not self._echoed(key, generation) else 1
-        )
+        work = self._ask(key, generation, awaited)
         try:
             echo = await (work if math.isinf(within_seconds) else within(self._clock, within_seconds, work))
         except TimeoutError:
@@ -202,13 +200,8 @@ class Enforcement:
         self._note(key, echo, generation, number=number, awaited=awaited)
         return echo
 
-    def _echoed(self, key: PolicyKey, generation: int) -> bool:
-        """Whether every API server has echoed this generation, however long ago: what is left is to notice a new one."""
-        known = self._known.get(key)
-        return known is not None and known.admission.enforced is True and known.generation >= generation
-
-    async def _ask(self, key: PolicyKey, generation: int, awaited: bool, connections: int) -> Echo:
-        echo = await self._echoes.ask(key, generation=generation, awaited=awaited, connections=connections)
+    async def _ask(self, key: PolicyKey, generation: int, awaited: bool) -> Echo:
+        echo = await self._echoes.ask(key, generation=generation, awaited=awaited)
         differs = await self._installed.differs() if echo.confirmed else None
         return Echo(differs, echo.policy) if differs is not None else echo
 

@@ -13,8 +13,8 @@ from precision_operator.core.cohorts.units import asked_for_less, by_index, move
 from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods, observed_mode, running_pods
 
-Parts = dict[tuple[int, int], tuple[WorkloadView, WorkloadView]]
-"""Identity of a workload, and share → that workload, and the part of it."""
+Parts = dict[tuple[int, int, Mode], tuple[WorkloadView, WorkloadView]]
+"""Identity of a workload, share and fallback → that workload, and the part of it."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class Fleet:
         return self.policy.spec
 
     @property
+    def fallback(self) -> Mode:
+        """In which pods are that have not moved: an edited one counts once it is assigned, which may have to wait."""
+        return self.state.fallback or self.spec.fallback
+
+    @property
     def evaluation(self) -> Evaluation | None:
         """The newest reading of the metrics."""
         return self.observation.evaluation
@@ -54,7 +59,7 @@ class Fleet:
         share = self.state.shares.get(workload.key)
         if share is None:
             return workload
-        known = id(workload), share
+        known = id(workload), share, self.fallback
         if known not in self.parts:
             self.parts[known] = workload, self._part(workload, share)
         return self.parts[known][1]
@@ -67,7 +72,7 @@ class Fleet:
             self.policy.uid,
             workload,
             share,
-            fallback=self.spec.fallback,
+            fallback=self.fallback,
             evaluation=self.evaluation,
             may_join=self.may_join,
         )
@@ -83,8 +88,11 @@ class Fleet:
         workload, delivery = member
         if workload.key not in self.state.shares:
             return member
-        asked = tuple(pod for pod in workload.pods if asked_for_less(pod, self.spec.fallback))
-        return replace(workload, pods=asked), delivery
+        return replace(workload, pods=tuple(filter(self.has_moved, workload.pods))), delivery
+
+    def has_moved(self, pod: PodView) -> bool:
+        """It was asked for, or has started in, what is less safe than the fallback."""
+        return asked_for_less(pod, self.fallback)
 
     def may_join(self, pod: PodView) -> bool:
         """It can be moved without the others of its workload, and watched there."""

@@ -9,9 +9,9 @@ from precision_operator.api.spec import Delivery, Unit
 from precision_operator.api.text import names
 from precision_operator.core.attempt import Attempt
 from precision_operator.core.cohorts.order import cohort_size, extend_cohort
-from precision_operator.core.cohorts.units import Cohort, asked_for_less, extend_units, one_group
+from precision_operator.core.cohorts.units import Cohort, extend_units, one_group
 from precision_operator.core.fleet import Fleet
-from precision_operator.core.model import PodView, WorkloadView
+from precision_operator.core.model import WorkloadView
 from precision_operator.core.progress import live_pods, running_pods
 from precision_operator.reasons import Cause, Reason
 
@@ -151,7 +151,7 @@ class Places:
             elif key in self.fleet.by_index and (key in parts or together[key] is False):
                 joining[key] = self._next_indexes(workload, carried.get(key, 0), places)
             elif key in parts or (together[key] is False and delivery is Delivery.HOT):
-                inside = {pod.uid for pod in parts[key].pods if self._has_moved(pod)} if key in parts else ()
+                inside = {pod.uid for pod in parts[key].pods if self.fleet.has_moved(pod)} if key in parts else ()
                 joining[key] = [p.uid for p in live_pods(workload) if p.uid not in inside and self.fleet.may_join(p)]
         return extend_units(self.fleet.policy.uid, kept, parts=joining, whole=whole, places=places, first=first)
 
@@ -159,10 +159,7 @@ class Places:
         """How many places a share still takes: of indexes all that are left, of other pods those that have moved."""
         if part.key in self.fleet.by_index:
             return min(self.fleet.state.shares[part.key], part.indexes)
-        return sum(map(self._has_moved, part.pods))
-
-    def _has_moved(self, pod: PodView) -> bool:
-        return asked_for_less(pod, self.fleet.spec.fallback)
+        return sum(map(self.fleet.has_moved, part.pods))
 
     def _next_indexes(self, workload: WorkloadView, share: int, places: int) -> Sequence[str]:
         """Names for the indexes that may join, where all of them can be watched; which do, their number alone says."""

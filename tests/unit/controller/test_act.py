@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from precision_operator.api.modes import Mode
-from precision_operator.api.state import State
+from precision_operator.api.state import Phase, State
 from precision_operator.controller.act import EVENTS_AT_ONCE, EVENTS_SECONDS, OVERDUE_SECONDS, Acted
 from precision_operator.controller.echo import PATIENCE_SECONDS as ECHO_SECONDS
 from precision_operator.controller.expectations import EXPIRY_SECONDS
@@ -93,6 +93,26 @@ async def test_what_is_promoted_beside_an_emergency_waits_for_the_echo_as_long_a
         await rig.clock.advance(OVERDUE_SECONDS)
     assert set(rig.order) == {"delete back after the echo"}
     assert (rig.pods, rig.reasons(acted)) == (["promoted"], ["AdmissionNotConfirmed"])
+
+
+async def test_an_emergency_waits_for_the_echo_anew_though_a_promotion_has_waited_for_long() -> None:
+    rig = Rig("promoted", "back")
+    rig.kube.installed = False
+    await rig.act(deletion("promoted"), held_deletion("back"), state=ALONE)
+    for _ in range(3):
+        await rig.clock.advance(OVERDUE_SECONDS)
+        await rig.act(deletion("promoted"), state=ALONE)
+    acted = await rig.act(deletion("promoted"), held_deletion("back"), state=ALONE)
+    assert (rig.order, rig.events, rig.reasons(acted)) == ([], [], ["AdmissionNotConfirmed"])
+
+
+async def test_what_a_rollout_that_begins_anew_finds_held_is_no_emergency() -> None:
+    rig = Rig("back")
+    rig.kube.installed = False
+    for _ in range(3):
+        await rig.act(held_deletion("back"), state=replace(ALONE, phase=Phase.PENDING), emergency=False)
+        await rig.clock.advance(OVERDUE_SECONDS)
+    assert rig.order == []
 
 
 async def test_what_is_no_emergency_waits_for_the_echo_as_long_as_it_takes() -> None:

@@ -45,12 +45,9 @@ class Asking:
         self.clock = ManualClock()
         self._echoes = Echoes(kube, self.clock)
 
-    async def __call__(
-        self, generation: int = 7, *, awaited: bool = True, connections: int = UNKNOWN_SERVERS
-    ) -> tuple[Echo, float]:
+    async def __call__(self, generation: int = 7, *, awaited: bool = True) -> tuple[Echo, float]:
         began = self.clock.now
-        asking = self._echoes.ask(KEY, generation=generation, awaited=awaited, connections=connections)
-        echo = await finished(self.clock, asking)
+        echo = await finished(self.clock, self._echoes.ask(KEY, generation=generation, awaited=awaited))
         return echo, round(self.clock.now - began, 2)
 
 
@@ -210,12 +207,6 @@ async def test_servers_that_cannot_be_listed_are_asked_through_their_balancer_ov
     echo, seconds = await Asking(kube)(awaited=False)
     assert echo.confirmed
     assert (len(kube.asked), seconds) == (UNKNOWN_SERVERS, 0), "nothing has to settle"
-
-
-async def test_where_all_servers_are_listed_each_is_asked_over_one_connection() -> None:
-    kube = server("10.0.0.1", "10.0.0.2")
-    await Asking(kube)(connections=1)
-    assert sorted(kube.asked) == [A, B]
 
 
 async def test_a_server_that_cannot_be_reached_from_here_is_asked_through_the_balancer_for_a_while() -> None:

@@ -11,7 +11,7 @@ import pytest
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
-from precision_operator.controller.echo import PATIENCE_SECONDS, SETTLE_SECONDS, UNKNOWN_SERVERS, Echo, Echoes
+from precision_operator.controller.echo import PATIENCE_SECONDS, SETTLE_SECONDS, Echo, Echoes
 from precision_operator.controller.enforcement import FIRST_SECONDS, FRESH_SECONDS, RETRY_SECONDS, Enforcement
 from precision_operator.controller.installed import InstalledPolicies
 from precision_operator.errors import Unavailable
@@ -29,9 +29,9 @@ STATE = State(generation=7, enforce=True, selector=Selector((("app", "train"),))
 class Rig:
     """One policy with its assignment of generation 7, one API server, and a workload with one pod."""
 
-    def __init__(self, *, servers: tuple[str, ...] = ("10.0.0.1",)) -> None:
+    def __init__(self) -> None:
         self.clock = ManualClock()
-        self.kube = Server(*servers)
+        self.kube = Server("10.0.0.1")
         install_all(self.kube)
         self.kube.put(POLICIES, b.policy())
         self.commit(7)
@@ -95,27 +95,6 @@ async def test_a_yes_is_believed_for_a_minute() -> None:
     assert not rig.enforcement.confirmed(KEY, 7)
     assert await rig.current() is True
     assert len(rig.kube.asked) == 2
-
-
-async def test_what_stands_behind_a_load_balancer_is_asked_over_one_connection_a_minute_once_it_has_echoed() -> None:
-    rig = Rig(servers=())
-    asked = [0]
-
-    async def connections() -> int:
-        """Of the question that this minute brings."""
-        await rig.current()
-        await rig.clock.advance(FRESH_SECONDS)
-        asked.append(len(rig.kube.asked))
-        return asked[-1] - asked[-2]
-
-    assert [await connections() for _ in range(3)] == [UNKNOWN_SERVERS, 1, 1]
-    rig.commit(8)
-    await rig.current(8)
-    assert len(rig.kube.asked) - asked[-1] == UNKNOWN_SERVERS, "another generation"
-    await rig.clock.advance(FRESH_SECONDS)
-    before = len(rig.kube.asked)
-    await rig.confirm(8)
-    assert len(rig.kube.asked) - before == UNKNOWN_SERVERS, "pods are to be taken away"
 
 
 async def test_a_no_is_asked_again_in_seconds_and_waited_for_only_once_a_generation() -> None:
@@ -195,10 +174,8 @@ async def answered_late(rig: Rig) -> tuple[asyncio.Task[None], asyncio.Event]:
     await rig.clock.advance(FRESH_SECONDS)
     ask, read = rig.echoes.ask, asyncio.Event()
 
-    async def late(
-        key: PolicyKey, *, generation: int, awaited: bool = True, connections: int = UNKNOWN_SERVERS
-    ) -> Echo:
-        echo = await ask(key, generation=generation, awaited=awaited, connections=connections)
+    async def late(key: PolicyKey, *, generation: int, awaited: bool = True) -> Echo:
+        echo = await ask(key, generation=generation, awaited=awaited)
         await read.wait()
         return echo
 

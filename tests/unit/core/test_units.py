@@ -1,16 +1,19 @@
 """``unit: Pod``: pods of independent replicas move one by one; what cannot be divided moves as a whole, or not at all."""
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
 from lab.model.policies import FAST, policy
 from lab.model.world import World
+from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Unit
+from precision_operator.api.spec import PolicyEnforcement, Unit
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod
+from precision_operator.core.cohorts.order import rank
 from precision_operator.core.model import PodView
 from tests.support.fleets import NAN, answer, at_next_step, change, condition, paused, phase_of, respec, until
 from tests.support.views import key
@@ -242,3 +245,53 @@ def test_new_pods_of_a_share_are_moved_only_where_they_can_be_watched() -> None:
     world.unobservable |= {pod.name for pod in pods(world)}
     world.run(3)
     assert asked(world) == set()
+
+
+def replaced_in_the_fallback(world: World) -> World:
+    """Pods that have not moved were replaced: they start in the fallback, and some have a lower hash than who has moved."""
+    moved, fallback = asked(world), world.policy.spec.fallback
+    lowest = min(rank(world.policy.uid, uid) for uid in moved)
+    lower = (uid for number in count() if rank(world.policy.uid, uid := f"new-{number}") < lowest)
+    kept, others = [p for p in pods(world) if p.uid in moved], [p for p in pods(world) if p.uid not in moved]
+    new = [replace(pod, uid=uid, started_mode=fallback, request=None) for pod, uid in zip(others, lower, strict=False)]
+    change(world, "a", pods=(*kept, *new))
+    return world
+
+
+def test_an_edit_to_a_safer_fallback_moves_no_pod_that_had_not_moved() -> None:
+    world = replaced_in_the_fallback(paused(replicas(fallback="bf16")))
+    moved = asked(world)
+    respec(world, fallback=Mode.FP32)
+    world.run(3)
+    assert asked(world) == moved
+    assert {pod.effective_mode for pod in pods(world) if pod.uid not in moved} == {Mode.FP32}
+
+
+def test_an_observer_judges_those_that_have_moved_though_the_fallback_was_edited() -> None:
+    world = replaced_in_the_fallback(paused(replicas(fallback="bf16")))
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    world.run(2)
+    respec(world, fallback=Mode.FP32)
+    world.bad["a"] = NAN
+    world.run(4)
+    would = condition(world, "WouldAct")
+    assert (would.status, would.reason) == ("True", "LossNotFinite")
+
+
+def test_a_less_safe_fallback_counts_once_it_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = replicas()
+    paused(world)
+    world.bad["a"] = {Signal.OVERFLOW: 0.3}
+    until(world, lambda w: any(window.rung is Rung.BF16 for window in w.state.mitigations), seconds=15.0)
+    world.bad.clear()
+    world.run(3)
+    moved = {pod.uid for pod in pods(world) if pod.effective_mode is Mode.BF16}
+    assert len(moved) == 2
+    monkeypatch.setattr(World, "echoed", property(lambda self: False))
+    respec(world, fallback=Mode.BF16)
+    world.run(3)
+    assert world.state.fallback is Mode.FP32, "admission is not confirmed"
+    assert {pod.uid for pod in pods(world) if pod.effective_mode is Mode.BF16} == moved
+    world.bad["a"] = NAN
+    world.run(4)
+    assert phase_of(world) is Phase.HELD

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from precision_operator.api.modes import Mode, is_safer
+from precision_operator.api.modes import Mode, is_safer, safety
 from precision_operator.api.spec import Delivery
 from precision_operator.core.cohorts.order import rank
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
@@ -65,16 +65,18 @@ def moved_pods(
 ) -> tuple[PodView, ...]:
     """The pods that a share means.
 
-    First those that were asked for less than the fallback, then those that only report it, then those that may join. Among
-    equals the lowest hash decides.
+    First those that were asked for less than the fallback, the least safe before others: these may have started in a
+    fallback that was edited since. Then those that only report it, then those that may join. Among equals the lowest hash
+    decides.
     """
     seen = evaluation.pods if evaluation is not None else {}
 
-    def place(pod: PodView) -> tuple[int, str]:
-        signals = seen.get(pod.name)
+    def place(pod: PodView) -> tuple[int, int, str]:
+        mode, signals = pod.effective_mode, seen.get(pod.name)
         reported = signals.mode if signals is not None else None
-        order = 0 if asked_for_less(pod, fallback) else 1 if _is_less(reported, fallback) else 2
-        return order, rank(policy_uid, pod.uid)
+        if mode is not None and _is_less(mode, fallback):
+            return 0, safety(mode), rank(policy_uid, pod.uid)
+        return (1 if _is_less(reported, fallback) else 2), 0, rank(policy_uid, pod.uid)
 
     pods = [pod for pod in live_pods(workload) if place(pod)[0] < 2 or may_join(pod)]
     return tuple(sorted(pods, key=place)[:share])
