@@ -26,6 +26,8 @@ class Write:
     code: int
     body: object = None
     """What was sent, where the audit policy keeps it."""
+    asked_at: float = 0.0
+    """When it was received; seconds since the epoch."""
 
     @property
     def succeeded(self) -> bool:
@@ -144,4 +146,5 @@ def _write(event: dict[str, object]) -> Write | None:
         name=where.get("name", ""),
         code=answer.get("code", 0),
         body=event.get("requestObject"),
+        asked_at=datetime.fromisoformat(str(event["requestReceivedTimestamp"])).timestamp(),
     )

@@ -1,13 +1,14 @@
 """Reading back what happened: the API server's audit log and the trainers' own log lines."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lab.cluster.audit import Write
+from lab.cluster.audit import Audit, Write
 
 
 def rollbacks(writes: Iterable[Write], *, since: float) -> dict[str, float]:
@@ -43,13 +44,22 @@ def _committed(writes: Iterable[Write], since: float) -> Iterator[tuple[float, d
             yield write.at, write.body.get("state", {}) if isinstance(write.body, dict) else {}
 
 
-def fenced_at(trials: Iterable[Write]) -> dict[str, float]:
-    """Kind of write → when each sort of forbidden ones had been denied, by what the fence denied of them."""
-    first: dict[tuple[str, str], float] = {}
-    for trial in trials:
-        first.setdefault((trial.verb, trial.resource), trial.at)
-    sorts = {"writes to pods": (("patch", "pods"), ("delete", "pods")), "evictions": (("create", "pods/eviction"),)}
-    return {kind: max(first[s] for s in needed) for kind, needed in sorts.items() if all(s in first for s in needed)}
+FENCE = {
+    "writes to pods": ("precision-fence-pods", "precision-fence-deletions"),
+    "evictions": ("precision-fence-evictions",),
+}
+"""Kind of write → what the names of the policies begin with that hold the operator to those that it needs."""
+
+
+def fenced_at(audit: Audit, user: str, *, since: float) -> dict[str, float]:
+    """Kind of write → when each of its policies had denied a trial of this user after a time; without it: not all did."""
+    found: dict[str, float] = {}
+    for kind, policies in FENCE.items():
+        denied = ([t.at for t in audit.denied_trials([user], by=name) if t.asked_at >= since] for name in policies)
+        first = [min(times, default=math.inf) for times in denied]
+        if not math.isinf(max(first)):
+            found[kind] = max(first)
+    return found
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "rollbacks": None if writes is None else len(incidents),
         "api_writes": api_writes,
         "prometheus_queries": facts.prometheus_queries,
-        "fenced_at": None if stage.audit_log is None else fenced_at(_trials(stage.audit_log)),
+        "fenced_at": _fenced_at(stage, facts),
         "first_written_at": {
             "writes to pods": _first_at(writes, {"pods", "pods/eviction"}, since=facts.started_at),
             "evictions": _first_at(writes, {"pods/eviction"}, since=facts.started_at),
@@ -115,9 +115,10 @@ def _writes(audit_log: Path) -> list[Write]:
     return [write for write in Audit(audit_log).writes([OPERATOR_USER]) if write.namespace == NAMESPACE]
 
 
-def _trials(audit_log: Path) -> list[Write]:
-    """The forbidden writes that the operator tried, on its own pod and on others."""
-    return Audit(audit_log).denied_trials([OPERATOR_USER], by="precision-fence")
+def _fenced_at(stage: Stage, facts: Facts) -> dict[str, float] | None:
+    if stage.audit_log is None:
+        return None
+    return fenced_at(Audit(stage.audit_log), OPERATOR_USER, since=facts.started_at)
 
 
 def _hot(facts: Facts, events: list[TrainerEvent], visible: float | None) -> Json:
@@ -169,7 +170,7 @@ def _last_patch(writes: list[Write] | None, decided: float | None, until: float)
 
 
 def _first_at(writes: list[Write] | None, resources: set[str], *, since: float) -> float | None:
-    times = (w.at for w in writes or () if w.succeeded and w.at >= since and w.resource in resources)
+    times = (w.asked_at for w in writes or () if w.succeeded and w.asked_at >= since and w.resource in resources)
     return min(times, default=None)
 
 

@@ -22,7 +22,8 @@ def event(user: str, verb: str, resource: str, name: str, *, second: int, uri: s
         "objectRef": where,
         "requestURI": uri,
     }
-    return json.dumps({**body, "responseStatus": {"code": 200}, "stageTimestamp": stamp})
+    times = {"requestReceivedTimestamp": stamp, "stageTimestamp": stamp}
+    return json.dumps({**body, **times, "responseStatus": {"code": 200}})
 
 
 def test_reads_leases_dry_runs_and_strangers_are_no_writes_of_ours(tmp_path: Path) -> None:

@@ -44,27 +44,26 @@ def test_decision_is_the_first_committed_assignment_that_says_rolling_back(tmp_p
     assert decided_at(writes, since=at + 1) is None
 
 
-def test_the_fence_holds_once_each_sort_of_forbidden_write_was_denied(tmp_path: Path) -> None:
-    def tried(second: int, verb: str, resource: str, *, policy: str = "precision-fence-pods", dry: bool = True) -> str:
-        kind, _, inner = resource.partition("/")
-        where = {"resource": kind, "namespace": "precision-system", "name": "operator", "subresource": inner}
-        message = f"ValidatingAdmissionPolicy '{policy}' with binding 'b' denied request: it is fenced in"
-        answer = {"code": 403, "message": message}
+def test_a_kind_of_write_is_fenced_once_each_of_its_policies_has_denied_a_trial(tmp_path: Path) -> None:
+    def tried(second: int, policy: str, *, dry: bool = True) -> str:
+        message = f"ValidatingAdmissionPolicy '{policy}.precision.genesis.ai' with binding 'b' denied request: no"
         uri = "/api/v1/x?dryRun=All" if dry else "/api/v1/x"
-        return audit(second, verb=verb, objectRef=where, requestURI=uri, responseStatus=answer)
+        return audit(second, requestURI=uri, responseStatus={"code": 403, "message": message})
 
     log = tmp_path / "audit.log"
     lines = [
-        tried(1, "patch", "pods", policy="somebody-elses"),
-        tried(2, "patch", "pods", dry=False),
-        tried(4, "delete", "pods", policy="precision-fence-deletions"),
-        tried(3, "patch", "pods"),
-        tried(8, "patch", "pods"),
+        tried(1, "precision-fence-pods"),
+        tried(3, "precision-fence-deletions", dry=False),
+        tried(4, "somebody-elses"),
+        tried(5, "precision-fence-deletions"),
+        tried(6, "precision-fence-pods"),
+        tried(7, "precision-fence-pods"),
     ]
     log.write_text("\n".join([*lines, ""]))
-    trials = Audit(log).denied_trials([USER], by="precision-fence")
-    assert [trial.at % 60 for trial in trials] == [3.5, 4.5, 8.5]
-    assert {what: at % 60 for what, at in fenced_at(trials).items()} == {"writes to pods": 4.5}
+    began = Audit(log).denied_trials([USER], by="precision-fence")[0].at
+    found = fenced_at(Audit(log), USER, since=began)
+    assert {kind: at % 60 for kind, at in found.items()} == {"writes to pods": 6.5}
+    assert fenced_at(Audit(log), USER, since=began + 5) == {}
 
 
 def test_rollbacks_are_the_incidents_that_were_committed(tmp_path: Path) -> None:

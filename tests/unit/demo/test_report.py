@@ -21,13 +21,15 @@ Report = dict[str, Any]
 def event(at: float, resource: str, *, user: str = OPERATOR_USER, verb: str = "patch", **changes: object) -> Report:
     name, _, subresource = resource.partition("/")
     inner = {"subresource": subresource} if subresource else {}
+    stamp = f"2027-01-15T08:{int(at - FAULT_AT) // 60:02d}:{int(at - FAULT_AT) % 60:02d}.000000Z"
     return {
         "stage": "ResponseComplete",
         "verb": verb,
         "user": {"username": user},
         "objectRef": {"resource": name, "namespace": NAMESPACE, "name": "one", **inner},
         "requestURI": "/",
-        "stageTimestamp": f"2027-01-15T08:{int(at - FAULT_AT) // 60:02d}:{int(at - FAULT_AT) % 60:02d}.000000Z",
+        "requestReceivedTimestamp": stamp,
+        "stageTimestamp": stamp,
         "responseStatus": {"code": 200},
         **changes,
     }
