@@ -1,10 +1,13 @@
 """How credentials look: blocks and URLs, the prefixes that vendors give their tokens, and names whose values are secret."""
 
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
-BLOCKS: Final = (
+_KEY_OF_WANDB = re.compile(r"(?<=[ \t])(?=[A-Za-z_-]{0,99}\d)[\w-]{30,}+", re.ASCII)
+
+BLOCKS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = (
     (
         re.compile(
             r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?s:.*?)"
@@ -31,12 +34,9 @@ BLOCKS: Final = (
         r"\1***",
     ),
     (
-        re.compile(
-            r"\b(wandb[ \t]{1,4}+login(?:[ \t]{1,4}+(?![\w-]{30}|\*)[^\s]{1,200}+){0,6}[ \t]{1,4}+)"
-            r"(?=[A-Za-z_-]{0,99}\d)[\w-]{30,}+",
-            re.ASCII,
-        ),
-        r"\1***",
+        re.compile(r"\bwandb[ \t]{1,4}+login(?:[ \t]{1,4}+[^\s]++){1,7}"),
+        # All of its words that look like one: which is the key, and which was masked before, cannot be told.
+        lambda found: _KEY_OF_WANDB.sub("***", found[0]),
     ),
     (re.compile(r"([ \t]-u[ \t=]{0,2}[^\s]{1,64}+[ \t]{1,4}+-p[ \t=]{0,2})[^\s*][^\s]*+"), r"\1***"),
     (re.compile(r"\b(redis-cli\b(?:(?![ \t]-a[ \t]{1,4}+\*)[^\r\n]){0,80}?[ \t]-a[ \t]{1,4}+)[^\s*][^\s]*+"), r"\1***"),

@@ -42,9 +42,9 @@ _ENCODED = re.compile(
     re.ASCII | re.VERBOSE,
 )
 """What is assigned within a URL, encoded once or several times: ``password%3Dx``, ``%22password%22%3A%22x%22``."""
-_ENCODED_VALUE = re.compile(r"(?:[^\s\"'<>&;,%\\]|%(?!(?:25){0,3}(?:2[267C]|2c|3[Bb]|7[Dd]|0[ADad])))+", re.ASCII)
+_ENCODED_VALUE = re.compile(r"(?:[^\s\"'<>&;,%\\]++|%(?!(?:25){0,3}(?:2[267C]|2c|3[Bb]|7[Dd]|0[ADad])))+", re.ASCII)
 _QUOTED = re.compile(r"[bruf]?(?P<quote>\\{0,3}+[\"'])", re.ASCII)
-_BARE = re.compile(r"(?:[^\s\"'<>&;,\\]|[&;,](?!\s|$|[\"']|[\w.-]{1,60}+ ?[=:])|\\(?![\"'n]))+", re.ASCII)
+_BARE = re.compile(r"(?:[^\s\"'<>&;,\\]++|[&;,](?!\s|$|[\"']|[\w.-]{1,60}+ ?[=:])|\\(?![\"'n]))+", re.ASCII)
 _LINE = re.compile(r"[^\r\n\"'\\]++")
 _PLACEHOLDER = re.compile(
     r"[*.x•]+|<.*|\[(?:[A-Z_]*\]|\{).*|\$[({A-Za-z_].*|\{.*|%[(\w].*"

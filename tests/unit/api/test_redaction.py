@@ -48,6 +48,8 @@ def test_masking_twice_is_masking_once(case: Case) -> None:
 
 
 @example(["wandb login " + "0b50e69c21" * 4, "built from commit " + "0b50e69c21" * 4])
+@example(["wandb login --host ***", "0b50e69c21" * 4])
+@example(["wandb login abc-ghp_" + "a1B2c3" * 6, "0b50e69c21" * 4])
 @example(["redis-cli -a", "redis-cli -a", "aws_access_key_id = AKIAWECBC0CNO31YJ57N"])
 @given(
     st.lists(st.sampled_from([*(c.text for c in (*SECRETS, *LOOK_ALIKES)), *REPEATED, "***", " ", "\n"]), max_size=6)
@@ -106,3 +108,9 @@ def _work(text: str, monkeypatch: pytest.MonkeyPatch) -> int:
         finally:
             sys.setprofile(before)
     return work
+
+
+@pytest.mark.parametrize("before", ["***", "* ", "--relogin ***@host"])
+def test_a_key_is_masked_behind_what_was_masked_before(before: str) -> None:
+    key = "0b50e69c21" * 4
+    assert key not in redact(f"wandb login {before} {key} and more")
