@@ -30,8 +30,8 @@ TESTS = (
     "tests/unit/controller/test_disruptions.py",
     "tests/unit/controller/test_outdated.py",
 )
-LEFT_OUT = "tests/unit/core/test_bounds.py"
-"""Fleets of thousands, which take as long as half of the other tests: they judge sizes, and those decisions others too."""
+LEFT_OUT = ("tests/unit/core/test_bounds.py", "tests/unit/core/test_cost.py")
+"""Fleets of thousands, which take as long as half of the other tests: they judge sizes and times, no decisions."""
 
 EXPLORER = "explorer"
 PACKAGE = Path(precision_operator.__file__).parent
@@ -93,8 +93,8 @@ def with_judges(body: Callable[[list[Judge]], None]) -> None:
     """
     collected = _Collected(body)
     quiet = ["-qq", "--no-summary", "-p", "no:cacheprovider", "--capture=no", "--assert=plain", "--timeout=0"]
-    ignored = f"--ignore={paths.ROOT / LEFT_OUT}"
-    code = pytest.main([*quiet, ignored, *(str(paths.ROOT / folder) for folder in TESTS)], plugins=[collected])
+    ignored = (f"--ignore={paths.ROOT / name}" for name in LEFT_OUT)
+    code = pytest.main([*quiet, *ignored, *(str(paths.ROOT / folder) for folder in TESTS)], plugins=[collected])
     if collected.error is not None:
         raise collected.error
     if code != pytest.ExitCode.OK:

@@ -39,6 +39,9 @@ _COLUMNS = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainin
 _BYTES = 4 << 30
 """What a mutant may allocate."""
 
+_ENOUGH_SECONDS = 45.0
+"""Of a processor: who has survived so long is counted as a survivor. All judges of a rollback need four times as much."""
+
 _SPARE_SECONDS, _PATIENCE = 5.0, 10.0
 """A judge that needs these seconds of a processor, and so many times its own, will not end with this mutant: killed."""
 
@@ -116,9 +119,12 @@ def _measured(judges: Sequence[Judge]) -> list[Judge]:
 
 
 def meet(mutant: Mutant, judges: Sequence[Judge]) -> str:
-    """Who notices; empty: nobody."""
+    """Who notices; empty: nobody, within ``_ENOUGH_SECONDS``."""
     wrong = _become(mutant)
+    begun = time.process_time()
     for judge in judges:
+        if time.process_time() - begun >= _ENOUGH_SECONDS:
+            return ""
         if judge.reaches(wrong):
             # Unanswered, these end us.
             signal.setitimer(signal.ITIMER_PROF, _SPARE_SECONDS + _PATIENCE * judge.seconds)
