@@ -10,8 +10,10 @@ from precision_operator.api.choices import Severity
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import PolicyEnforcement, PolicySpec
 from precision_operator.api.state import Phase
 from precision_operator.core.evidence.readings import Ok, good_range, judge
+from precision_operator.core.model import PodView
 from precision_operator.core.observer import RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
 from precision_operator.reasons import Cause, Reason
@@ -53,6 +55,44 @@ def test_a_fleet_whose_window_reaches_back_into_a_rollback_is_decided_anew() -> 
     )  # fmt: skip
     state = replace(seen.before, incident=incident)
     assert rest_of(replace(seen, before=state, decision=replace(seen.decision, state=state))) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pod: replace(pod, terminating=True),
+        lambda pod: replace(pod, pending=True),
+        lambda pod: replace(pod, crashing=True),
+        lambda pod: replace(pod, backing_off=True),
+    ],
+)
+def test_a_fleet_of_which_a_pod_is_on_its_way_does_not_rest(change: Callable[[PodView], PodView]) -> None:
+    _, rest = resting()
+    seen, (first, *others) = rest.seen, rest.seen.observation.workloads
+    on_its_way = replace(first, pods=tuple(map(change, first.pods)))
+    observation = replace(seen.observation, workloads=(on_its_way, *others))
+    assert rest_of(replace(seen, observation=observation)) is None
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [lambda spec: replace(spec, suspend=True), lambda spec: replace(spec, enforcement=PolicyEnforcement.OBSERVE)],
+)
+def test_a_policy_that_a_person_has_stopped_does_not_rest(stop: Callable[[PolicySpec], PolicySpec]) -> None:
+    _, rest = resting()
+    policy = rest.seen.policy
+    assert rest_of(replace(rest.seen, policy=replace(policy, spec=stop(policy.spec)))) is None
+
+
+def test_the_assignment_of_a_policy_that_is_gone_does_not_rest() -> None:
+    _, rest = resting()
+    assert rest_of(replace(rest.seen, policy=replace(rest.seen.policy, deleted=True))) is None
+
+
+def test_a_fleet_with_jobs_that_are_to_be_resumed_does_not_rest() -> None:
+    _, rest = resting()
+    observation = replace(rest.seen.observation, suspended=rest.seen.observation.workloads)
+    assert rest_of(replace(rest.seen, observation=observation)) is None
 
 
 @pytest.mark.parametrize(

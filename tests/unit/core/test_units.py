@@ -295,3 +295,12 @@ def test_a_less_safe_fallback_counts_once_it_is_assigned(monkeypatch: pytest.Mon
     world.bad["a"] = NAN
     world.run(4)
     assert phase_of(world) is Phase.HELD
+
+
+def test_who_says_what_its_process_group_is_is_not_asked_for_it() -> None:
+    world = replicas(4)
+    world.add("silent", pods=4)
+    world.run(2)
+    accepted = condition(world, "Accepted")
+    assert (accepted.status, accepted.reason) == ("True", "ProcessGroupUnknown")
+    assert "the pods of silent are" in accepted.message
