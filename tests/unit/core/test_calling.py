@@ -263,3 +263,10 @@ def test_a_deleted_policy_that_still_holds_workloads_is_told_of() -> None:
     world.delete_policy()
     world.run(3)
     assert [(c.kind, c.reason) for c in calls(world.state, world.now)] == [("ReleasePossible", "PolicyDeleted")]
+
+
+@pytest.mark.parametrize("kind", ["PendingRevision", "CapacityLost", "WritesAccepted"])
+def test_what_keeps_a_rollback_from_its_end_is_told_of_once(kind: str) -> None:
+    status = "False" if kind == "WritesAccepted" else "True"
+    state = replace(rolling(), conditions=(condition(kind, status, Reason.BLOCKED, seconds=3600.0),))
+    assert [call.kind for call in calls(state, NOW) if call.reason == Reason.BLOCKED] == [MessageKind.ROLLBACK_WAITING]

@@ -327,3 +327,20 @@ def test_a_rollback_that_is_asked_for_with_a_drill_comes_first(command: str, str
     assert Reason.DRILL_REFUSED in said(world)
     assert world.state.incident is not None
     assert (world.state.phase, world.state.incident.strategy) == (Phase.ROLLING_BACK, strategy)
+
+
+def test_when_all_were_asked_and_half_had_answered_is_kept_until_the_last_one_has() -> None:
+    world = promoted()
+    world.unresponsive = {"hot-1"}
+    drill(world)
+    until(world, lambda w: w.state.last_drill is not None and of(w).half_at is not None)
+    before = of(world)
+    world.run(2, 1.0)
+    world.unresponsive = set()
+    until(world, over)
+    found = of(world)
+    assert found.result is DrillResult.PASSED
+    assert (found.requested_at, found.half_at) == (before.requested_at, before.half_at)
+    assert found.half_at is not None
+    assert found.ended_at is not None
+    assert found.half_at < found.ended_at

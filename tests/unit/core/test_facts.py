@@ -204,3 +204,18 @@ def test_no_pod_takes_the_operators_generation_to_its_end(written: int, by_admis
         world.run(30)
         answer(world, "retry")
         until(world, lambda w: w.state.phase is Phase.HEALTHY)
+
+
+def test_a_generation_that_a_series_cannot_have_is_none() -> None:
+    world = promoted()
+    seen = world.observe()
+    (one, *_), evaluation = seen.workloads[0].pods, seen.evaluation
+    assert evaluation is not None
+
+    def reported_generation(number: int) -> int:
+        pods = {**evaluation.pods, one.name: replace(evaluation.pods[one.name], generation=number)}
+        observation = replace(seen, evaluation=replace(evaluation, pods=pods))
+        return derive_facts(world.policy, world.state, observation, world.now).fleet.reported_generation(one)
+
+    assert reported_generation(MAX_POD_GENERATION) == MAX_POD_GENERATION
+    assert reported_generation(MAX_POD_GENERATION + 1) == 0

@@ -13,7 +13,18 @@ from precision_operator.api.state import HeldWorkload, Phase
 from precision_operator.api.workload import name_of
 from precision_operator.core.model import Admission
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, held_names, member_names, respec
+from tests.support.fleets import (
+    NAN,
+    OVERFLOWS,
+    answer,
+    condition,
+    fleet,
+    held_names,
+    member_names,
+    promoted,
+    respec,
+    until,
+)
 from tests.support.views import key, keys
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {"duration": "10m"}}, {"setWeight": 100}]}
@@ -244,3 +255,17 @@ def test_an_edit_of_the_fallback_reaches_new_pods_with_the_next_commit() -> None
     respec(world, fallback=Mode.BF16)
     world.step()
     assert (world.state.fallback, world.state.generation > before) == (Mode.BF16, True)
+
+
+@pytest.mark.parametrize("ago", [0, 1], ids=["this transition", "the one before"])
+def test_what_an_older_policy_held_joins_the_next_rollout_by_a_retry_of_this_very_transition(ago: int) -> None:
+    world = promoted()
+    world.bad["hot-2"] = NAN
+    until(world, lambda w: held_names(w) == {"hot-2"})
+    world.bad.clear()
+    respec(world, target=Mode.BF16)
+    until(world, lambda w: w.state.phase is Phase.PENDING)
+    retry = {"precision.genesis.ai/retry": str(world.state.transition_id - ago)}
+    world.policy = replace(world.policy, annotations=retry)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
+    assert held_names(world) == ({"hot-2"} if ago else set())

@@ -143,3 +143,10 @@ def test_the_range_of_good_values_is_what_is_judged_so(signal: Signal) -> None:
     for edge in (low, high, criterion.enter, criterion.leave, criterion.warn or 0.0, 0.0, float("inf"), -float("inf")):
         for value in (edge - 1e-9, edge, edge + 1e-9):
             assert (low <= value <= high) is isinstance(judge(criterion, value, failing=False), Ok), value
+
+
+def test_without_a_reading_nothing_rests() -> None:
+    world, rest = resting()
+    unread = replace(rest.seen.observation, evaluation=None)
+    assert rest_of(replace(rest.seen, observation=unread)) is None
+    assert again(rest, unread, world.now) is None
