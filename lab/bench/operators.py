@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -40,6 +41,11 @@ class Usage:
     rss_mib: float
     queries: float
     """Queries sent to Prometheus."""
+
+
+def allocator() -> dict[str, str]:
+    """How the operator's image sets the C library's."""
+    return dict(re.findall(r"\b(MALLOC_\w+)=(\w+)", (paths.ROOT / "operator" / "Dockerfile").read_text()))
 
 
 class Operator:
@@ -80,7 +86,7 @@ class Operator:
         command += ["--config", config, "--kubeconfig", kubeconfig]
         environment = {
             **os.environ,
-            "MALLOC_ARENA_MAX": "2",  # as in the image
+            **allocator(),
             "PYTHONPATH": str(paths.ROOT / "operator"),
             "POD_NAME": name,
             "POD_NAMESPACE": system,
