@@ -298,7 +298,7 @@ def test_a_less_safe_fallback_counts_once_it_is_assigned(monkeypatch: pytest.Mon
 
 
 def test_who_says_what_its_process_group_is_is_not_asked_for_it() -> None:
-    world = replicas(4)
+    world = replicas(4, world_size=4)
     world.add("silent", pods=4)
     world.run(2)
     accepted = condition(world, "Accepted")
