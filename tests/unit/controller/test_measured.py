@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.state import Phase
 from precision_operator.contract import DRILL
+from precision_operator.controller.reconcile import REST_SECONDS
 from precision_operator.controller.reports import policy_times
 from precision_operator.kube.port import POLICIES
 from tests.support.fleets import answer, until
@@ -118,7 +119,7 @@ async def test_what_precision_brings_follows_the_readings_of_a_steady_fleet_with
     shown = rig.summary.gain
     assert shown is not None
     rig.kube.writes.clear()
-    for step in range(1, 11):
+    for step in range(1, int(REST_SECONDS / 15.0) + 2):
         rig.trainers.bad = {f"{name}-abc-1": {"speed": 1.25 + step / 100} for name in NAMES}
         await rig.manual.advance(15.0)
         await rig.go()
