@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from precision_operator.kube.denials import denying_policies
+
 _WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
@@ -74,12 +76,17 @@ class Audit:
     def writes(self, users: Iterable[str], *, since: int = 0) -> list[Write]:
         """Writes of these users after a mark, Leases and dry runs apart, in the order in which they were answered."""
         events = (event for event in self._events(users, since) if not _is_dry_run(event))
-        return _by_time(write for write in map(_write, events) if write is not None)
+        found = (write for write in map(_write, events) if write is not None)
+        return sorted(found, key=lambda write: write.at)
 
-    def denied_trials(self, users: Iterable[str], *, by: str, since: int = 0) -> list[Write]:
-        """Dry runs of these users that admission policies denied whose names begin like that, in order."""
-        events = (event for event in self._events(users, since) if _is_dry_run(event) and _is_denied(event, by))
-        return _by_time(write for write in map(_write, events) if write is not None)
+    def denied_trials(self, users: Iterable[str]) -> list[tuple[str, Write]]:
+        """(admission policy, dry run that it denied) of these users."""
+        found: list[tuple[str, Write]] = []
+        for event in filter(_is_dry_run, self._events(users, 0)):
+            write = _write(event)
+            if write is not None:
+                found += ((policy, write) for policy in denying_policies(_said(event)))
+        return found
 
     def rights(self, users: Iterable[str], *, since: int = 0) -> Rights:
         """The rights on objects that requests of these users needed after a mark, whatever was made of them otherwise."""
@@ -119,13 +126,9 @@ def _is_dry_run(event: dict[str, object]) -> bool:
     return "dryRun=" in str(event.get("requestURI", ""))
 
 
-def _is_denied(event: dict[str, object], by: str) -> bool:
+def _said(event: dict[str, object]) -> str:
     answer = event.get("responseStatus")
-    return isinstance(answer, dict) and f"Policy '{by}" in str(answer.get("message", ""))
-
-
-def _by_time(writes: Iterable[Write]) -> list[Write]:
-    return sorted(writes, key=lambda write: write.at)
+    return str(answer.get("message", "")) if isinstance(answer, dict) else ""
 
 
 def _write(event: dict[str, object]) -> Write | None:

@@ -1,14 +1,13 @@
 """Reading back what happened: the API server's audit log and the trainers' own log lines."""
 
 import json
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lab.cluster.audit import Audit, Write
+from lab.cluster.audit import Write
 
 
 def rollbacks(writes: Iterable[Write], *, since: float) -> dict[str, float]:
@@ -48,18 +47,20 @@ FENCE = {
     "writes to pods": ("precision-fence-pods", "precision-fence-deletions"),
     "evictions": ("precision-fence-evictions",),
 }
-"""Kind of write → what the names of the policies begin with that hold the operator to those that it needs."""
+"""Kind of write → the policies, without the product's domain, that hold the operator to those that it needs."""
 
 
-def fenced_at(audit: Audit, user: str, *, since: float) -> dict[str, float]:
-    """Kind of write → when each of its policies had denied a trial of this user after a time; without it: not all did."""
-    found: dict[str, float] = {}
-    for kind, policies in FENCE.items():
-        denied = ([t.at for t in audit.denied_trials([user], by=name) if t.asked_at >= since] for name in policies)
-        first = [min(times, default=math.inf) for times in denied]
-        if not math.isinf(max(first)):
-            found[kind] = max(first)
-    return found
+def fenced_at(trials: Iterable[tuple[str, Write]], *, since: float) -> dict[str, float]:
+    """Kind of write → when each of its policies had denied a trial after a time; without it: not all did.
+
+    ``trials``: see ``Audit.denied_trials``.
+    """
+    first: dict[str, float] = {}
+    for policy, trial in trials:
+        name = policy.partition(".")[0]
+        if trial.asked_at >= since:
+            first[name] = min(trial.at, first.get(name, trial.at))
+    return {kind: max(first[p] for p in policies) for kind, policies in FENCE.items() if first.keys() >= {*policies}}
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "rollbacks": None if writes is None else len(incidents),
         "api_writes": api_writes,
         "prometheus_queries": facts.prometheus_queries,
-        "fenced_at": _fenced_at(stage, facts),
+        "fenced_at": fenced_at(_trials(stage.audit_log), since=facts.started_at) if stage.audit_log else None,
         "first_written_at": {
             "writes to pods": _first_at(writes, {"pods", "pods/eviction"}, since=facts.started_at),
             "evictions": _first_at(writes, {"pods/eviction"}, since=facts.started_at),
@@ -115,10 +115,9 @@ def _writes(audit_log: Path) -> list[Write]:
     return [write for write in Audit(audit_log).writes([OPERATOR_USER]) if write.namespace == NAMESPACE]
 
 
-def _fenced_at(stage: Stage, facts: Facts) -> dict[str, float] | None:
-    if stage.audit_log is None:
-        return None
-    return fenced_at(Audit(stage.audit_log), OPERATOR_USER, since=facts.started_at)
+def _trials(audit_log: Path) -> list[tuple[str, Write]]:
+    """The forbidden writes that the operator tried, on its own pod and on others."""
+    return Audit(audit_log).denied_trials([OPERATOR_USER])
 
 
 def _hot(facts: Facts, events: list[TrainerEvent], visible: float | None) -> Json:

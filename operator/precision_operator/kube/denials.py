@@ -9,7 +9,7 @@ _POLICY = re.compile("ValidatingAdmissionPolicy '([^']*)")
 _SAID = "denied request: "
 
 
-def denying_policies(error: BaseException) -> tuple[str, ...]:
+def denying_policies(error: BaseException | str) -> tuple[str, ...]:
     """Names of the ValidatingAdmissionPolicies that denied the request. No name of an object can look like one."""
     return tuple(_POLICY.findall(str(error)))
 

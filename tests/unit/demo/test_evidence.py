@@ -60,10 +60,11 @@ def test_a_kind_of_write_is_fenced_once_each_of_its_policies_has_denied_a_trial(
         tried(7, "precision-fence-pods"),
     ]
     log.write_text("\n".join([*lines, ""]))
-    began = Audit(log).denied_trials([USER], by="precision-fence")[0].at
-    found = fenced_at(Audit(log), USER, since=began)
+    trials = Audit(log).denied_trials([USER])
+    began = trials[0][1].at
+    found = fenced_at(trials, since=began)
     assert {kind: at % 60 for kind, at in found.items()} == {"writes to pods": 6.5}
-    assert fenced_at(Audit(log), USER, since=began + 5) == {}
+    assert fenced_at(trials, since=began + 5) == {}
 
 
 def test_rollbacks_are_the_incidents_that_were_committed(tmp_path: Path) -> None:
