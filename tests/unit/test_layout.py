@@ -22,9 +22,14 @@ def test_operator_folder_does_not_shadow_the_standard_library() -> None:
     assert str(ROOT) not in found.stdout
 
 
+def tracked(pattern: str) -> list[str]:
+    """Names of git's files that are there."""
+    listed = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split() if (ROOT / name).exists()]
+
+
 def dockerfiles() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "*Dockerfile"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [ROOT / name for name in listed.stdout.split()]
+    return [ROOT / name for name in tracked("*Dockerfile")]
 
 
 def test_every_dockerfile_of_the_tree_is_known() -> None:
@@ -46,8 +51,7 @@ MOST_LINES = 450
 
 
 def test_no_python_file_is_so_long_that_nobody_reads_it() -> None:
-    files = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in files.split() if (ROOT / name).exists()}
+    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in tracked("*.py")}
     assert lengths
     long = {name: lines for name, lines in lengths.items() if lines > MOST_LINES}
     assert not long, f"expected at most {MOST_LINES} lines, found {long}: divide the file by concern"
@@ -55,8 +59,7 @@ def test_no_python_file_is_so_long_that_nobody_reads_it() -> None:
 
 def test_no_pattern_repeats_a_group_possessively() -> None:
     """CPython before 3.11.5, as Debian 12 has it, then passes over matches (its issue 106052): credentials would leave."""
-    files = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     group = re.compile(r"\)(?:[?*+]|\{\d*,?\d*\})\+|\(\?>")
-    shipped = [name for name in files.split() if name.startswith(("operator/", "trainer_image/", "tools/"))]
+    shipped = [name for name in tracked("*.py") if name.startswith(("operator/", "trainer_image/", "tools/"))]
     assert shipped
-    assert [name for name in shipped if (ROOT / name).exists() and group.search((ROOT / name).read_text())] == []
+    assert [name for name in shipped if group.search((ROOT / name).read_text())] == []
