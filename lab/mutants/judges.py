@@ -1,14 +1,12 @@
-"""What is made wrong, and who judges it: each test of it, and the exploration of each scenario; what they cost and call."""
+"""What is made wrong, and who judges it: each test of it, and the exploration of each scenario; what they cost."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType
 
 import hypothesis
 import pytest
@@ -18,6 +16,8 @@ from lab import paths
 from lab.errors import LabError
 from lab.model.explore import Explorer
 from lab.model.scenarios import Scenario, scenarios
+from lab.mutants.infection import Watcher
+from lab.mutants.operators import Key
 
 TESTS = (
     "tests/unit/core",
@@ -49,6 +49,9 @@ MUTATED = (
 )
 """The core, and what else decides on a pod or a Job: how it is read, given its mode, written to, and left alone."""
 
+COUNTING = CORE / "restart"
+"""Counts what it lets begin while it asks: nothing in it may be evaluated twice."""
+
 _EXAMPLES = 10
 """Examples of a property, for each mutant: the same ones each time."""
 
@@ -64,25 +67,19 @@ class Judge:
     run: Callable[[], str]
     """What was noticed; empty: nothing."""
     seconds: float = 0.0
-    """Of a processor, with the core as it is."""
-    calls: frozenset[tuple[str, str]] | None = None
-    """(file, function) of what is mutated that it reaches; None: it is taken to reach all of the core."""
-
-    @property
-    def explores(self) -> bool:
-        """Whether it is an exploration: those reach nearly all of the core."""
-        return self.name.startswith(EXPLORER)
-
-    def reaches(self, functions: frozenset[tuple[str, str]]) -> bool:
-        """Whether it can notice what is wrong in one of these."""
-        if self.calls is None:
-            return any(Path(file).is_relative_to(CORE) for file, _ in functions)
-        return bool(self.calls & functions)
+    """Of a processor, with the core as it is, watched."""
+    infected: frozenset[Key] = frozenset()
+    """The places of which a mutant changes its run: of others it can notice nothing."""
 
 
 def mutated() -> list[Path]:
     """The modules that are made wrong."""
     return sorted(file for path in MUTATED for file in (path.rglob("*.py") if path.is_dir() else (path,)))
+
+
+def is_pure(path: Path) -> bool:
+    """Whether evaluating a part of a module once more changes nothing."""
+    return path.is_relative_to(CORE) and not path.is_relative_to(COUNTING)
 
 
 def with_judges(body: Callable[[list[Judge]], None]) -> None:
@@ -151,29 +148,19 @@ class Trace:
 
     noticed: str
     seconds: float
-    calls: frozenset[tuple[str, str]] | None
+    infected: frozenset[Key]
 
 
-def traced(judge: Judge) -> Trace:
-    """Run it on the core as it is."""
-    reached: dict[int, CodeType] = {}  # by identity: to hash code is dear
-
-    def called(frame: FrameType, event: str, arg: object) -> None:
-        reached[id(frame.f_code)] = frame.f_code
-
+def traced(judge: Judge, watcher: Watcher) -> Trace:
+    """Run it on the core as it is, watched."""
+    watcher.infected.clear()
     begun = time.process_time()
-    sys.settrace(None if judge.explores else called)
-    try:
-        noticed = judge.run()
-    finally:
-        sys.settrace(None)
-    seconds, files = time.process_time() - begun, set(map(str, mutated()))
-    calls = frozenset((c.co_filename, c.co_qualname) for c in reached.values() if c.co_filename in files)
-    return Trace(noticed, seconds, None if judge.explores else calls)
+    noticed = judge.run()
+    return Trace(noticed, time.process_time() - begun, frozenset(watcher.infected))
 
 
 def known(judge: Judge, trace: Trace) -> Judge:
-    """The judge, with what it costs and calls.
+    """The judge, with what it costs and notices.
 
     Raises:
         LabError: it notices something in the core as it is.
@@ -182,4 +169,4 @@ def known(judge: Judge, trace: Trace) -> Judge:
         raise LabError(
             "a core in which no test and no scenario finds a fault", f"{judge.name}: {trace.noticed}", "mend it"
         )
-    return replace(judge, seconds=trace.seconds, calls=trace.calls)
+    return replace(judge, seconds=trace.seconds, infected=trace.infected)

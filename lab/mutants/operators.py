@@ -40,11 +40,15 @@ _DEFAULTED = ("replace", "Outcome")
 _TEXTS = frozenset({"message", "reason", "notices", "waiting"})
 """Keywords that only describe."""
 
+Key = tuple[str, int, int]
+"""Of a place: module, number of the node, which of the things that can be done to it."""
+
 
 @dataclass(frozen=True)
 class Mutant:
     """A module with one thing wrong."""
 
+    key: Key
     name: str
     """Module, line and what was done there."""
     module: str
@@ -67,6 +71,11 @@ class Place:
     choice: int
 
     @property
+    def key(self) -> Key:
+        """Which place it is."""
+        return self.module, self.node, self.choice
+
+    @property
     def name(self) -> str:
         """Module, line and what is done there."""
         return f"{self.module}:{self.line} {self.what}"
@@ -75,42 +84,44 @@ class Place:
         """The module with that made wrong; None where it reads the same."""
         tree = ast.parse(self.path.read_text())
         right = ast.unparse(tree)
-        list(_changes(list(_decisive(tree))[self.node]))[self.choice][1]()
+        list(changes(list(decisive(tree))[self.node]))[self.choice][1]()
         wrong = ast.unparse(ast.fix_missing_locations(tree))
         lines = difflib.unified_diff(right.splitlines(), wrong.splitlines(), lineterm="", n=1)
         diff = "\n".join(lines).partition("@@\n")[2]
-        return Mutant(self.name, self.module, self.path, right, wrong, diff) if diff else None
+        return Mutant(self.key, self.name, self.module, self.path, right, wrong, diff) if diff else None
 
 
 def places(module: str, path: Path) -> Iterator[Place]:
     """Every place of a module, in the order of its source."""
-    for number, node in enumerate(_decisive(ast.parse(path.read_text()))):
+    for number, node in enumerate(decisive(ast.parse(path.read_text()))):
         at = node.target if isinstance(node, ast.comprehension) else node
-        for choice, (what, _) in enumerate(_changes(node)):
+        for choice, (what, _) in enumerate(changes(node)):
             yield Place(module, path, getattr(at, "lineno", 0), what, number, choice)
 
 
-def _decisive(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes inside of functions that are no text."""
+def decisive(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes inside of functions that are no text, no signature and no pattern, in the order of the source."""
     for child in ast.iter_child_nodes(tree):
         match child:
-            case ast.JoinedStr() | ast.arguments():
+            case ast.JoinedStr() | ast.arguments() | ast.pattern():
                 continue
-            case ast.ClassDef(body=body) | ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
+            case ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
                 for statement in body:
-                    if not (isinstance(child, ast.ClassDef) and isinstance(statement, ast.AnnAssign)):
-                        yield from _decisive(ast.Expr(statement))  # type: ignore[arg-type]
-            case ast.AnnAssign(value=ast.expr() as value):
-                yield from _decisive(ast.Expr(value))
+                    yield from decisive(ast.Expr(statement))  # type: ignore[arg-type]
+            case ast.ClassDef(body=body):
+                functions = [part for part in body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
+                yield from decisive(ast.Module([*functions], []))
+            case ast.AnnAssign(value=ast.expr() as value) if not isinstance(tree, ast.Module):
+                yield from decisive(ast.Expr(value))
             case ast.Call(func=ast.Name(id="isinstance"), args=[asked, _]):
-                yield from _decisive(ast.Expr(asked))
+                yield from decisive(ast.Expr(asked))
             case _ if not isinstance(tree, ast.Module):
                 yield child
-                yield from _decisive(child)
+                yield from decisive(child)
 
 
-def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
-    """(what is done, the function that does it to the node)."""
+def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
+    """What can be done to a node, and the function that does it."""
     yield from _other_operators(node)
     match node:
         case ast.IfExp(body=body, orelse=orelse):

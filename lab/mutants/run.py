@@ -1,4 +1,4 @@
-"""Judges the tests: breaks the operator in one place at a time, and asks those who call that place whether they notice.
+"""Judges the tests: breaks the operator in one place at a time, and asks those whose run that changes whether they notice.
 
 Operator and tests are loaded once. Each mutant lives in a process forked from this one, in which the functions of its module
 get the mutant's code: the checkout is never touched, and two mutants never meet.
@@ -6,7 +6,6 @@ get the mutant's code: the checkout is never touched, and two mutants never meet
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import random
@@ -21,14 +20,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import BinaryIO, NoReturn, TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lab.errors import LabError
-from lab.mutants.judges import PACKAGE, Judge, Trace, known, mutated, traced, with_judges
-from lab.mutants.operators import Mutant, Place, places
+from lab.mutants.code import recoded
+from lab.mutants.infection import watched
+from lab.mutants.judges import PACKAGE, Judge, Trace, is_pure, known, mutated, traced, with_judges
+from lab.mutants.operators import Mutant, places
 from lab.progress import console, say
 
 _PROCESSES = 2
@@ -65,7 +65,7 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
     Raises:
         LabError: the tests or the explorer find a fault in the core as it is.
     """
-    everywhere = [place for place in _places() if only in place.name]
+    everywhere = [place for module, path in _modules() for place in places(module, path) if only in place.name]
     drawn = (place.mutant() for place in random.Random(seed).sample(everywhere, len(everywhere)))
     sample = list(islice(filter(None, drawn), count))
     found: list[Mutation] = []
@@ -94,21 +94,24 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
     return sorted(found, key=lambda mutation: (mutation.name, mutation.diff))
 
 
-def _places() -> Iterator[Place]:
-    for path in mutated():
-        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
-        yield from places(module, path)
+def _modules() -> list[tuple[str, Path]]:
+    return [
+        (".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"), path)
+        for path in mutated()
+    ]
 
 
 def _measured(judges: Sequence[Judge]) -> list[Judge]:
-    """The judges, the cheap ones first, with what they cost and call."""
-
-    def life(part: Sequence[Judge]) -> Callable[[], list[Trace]]:
-        return lambda: [traced(judge) for judge in part]
-
+    """The judges, the cheap ones first, with what they cost and which mutants they may notice."""
     found: list[Judge] = []
-    parts = ((part, life(part)) for part in (judges[n::_PARTS] for n in range(_PARTS)) if part)
-    with Progress(TextColumn("judges"), *_COLUMNS, console=console) as bar:
+    modules = [(module, path, is_pure(path)) for module, path in _modules()]
+    columns = Progress(TextColumn("judges"), *_COLUMNS, console=console)
+    with columns as bar, watched(modules) as watcher:
+
+        def life(part: Sequence[Judge]) -> Callable[[], list[Trace]]:
+            return lambda: [traced(judge, watcher) for judge in part]
+
+        parts = ((part, life(part)) for part in (judges[n::_PARTS] for n in range(_PARTS)) if part)
         task = bar.add_task("", total=len(judges))
         for part, traces in forked(parts, processes=_PROCESSES):
             if traces is None:
@@ -120,12 +123,12 @@ def _measured(judges: Sequence[Judge]) -> list[Judge]:
 
 def meet(mutant: Mutant, judges: Sequence[Judge]) -> str:
     """Who notices; empty: nobody, within ``_ENOUGH_SECONDS``."""
-    wrong = _become(mutant)
+    recoded(mutant.module, mutant.wrong, mutant.path)
     begun = time.process_time()
     for judge in judges:
         if time.process_time() - begun >= _ENOUGH_SECONDS:
             return ""
-        if judge.reaches(wrong):
+        if mutant.key in judge.infected:
             # Unanswered, these end us.
             signal.setitimer(signal.ITIMER_PROF, _SPARE_SECONDS + _PATIENCE * judge.seconds)
             signal.setitimer(signal.ITIMER_REAL, _WAITING_SECONDS + _PATIENCE * judge.seconds)
@@ -136,30 +139,6 @@ def meet(mutant: Mutant, judges: Sequence[Judge]) -> str:
             if noticed:
                 return judge.name
     return ""
-
-
-def _become(mutant: Mutant) -> frozenset[tuple[str, str]]:
-    """Give the functions of this process the mutant's code; the (file, function) of those that differ by it."""
-    right, wrong = (
-        _codes(mutant.right, mutant.path),
-        _codes(mutant.wrong, mutant.path),
-    )
-    for function in gc.get_objects():
-        if isinstance(function, FunctionType) and function.__module__ == mutant.module:
-            function.__code__ = wrong.get(function.__qualname__, function.__code__)
-    return frozenset((str(mutant.path), name) for name, code in wrong.items() if code != right[name])
-
-
-def _codes(source: str, path: Path) -> dict[str, CodeType]:
-    """The code of every function and method of a module, by its qualified name."""
-
-    def inside(code: CodeType) -> Iterator[CodeType]:
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType) and "<" not in constant.co_qualname:
-                yield constant
-                yield from inside(constant)
-
-    return {code.co_qualname: code for code in inside(compile(source, str(path), "exec"))}
 
 
 _Key = TypeVar("_Key")
