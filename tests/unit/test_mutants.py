@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from threading import Event
+from types import ModuleType
 
 import pytest
 
@@ -13,7 +16,8 @@ from lab.model import cli
 from lab.model.cli import out_of_bounds
 from lab.model.explore import Result
 from lab.mutants import run
-from lab.mutants.judges import CORE, LEFT_OUT, MUTATED, PACKAGE, Judge, mutated
+from lab.mutants.infection import watched
+from lab.mutants.judges import CORE, COUNTING, LEFT_OUT, MUTATED, Judge, mutated
 from lab.mutants.operators import Mutant, places
 from lab.mutants.run import Mutation, forked, meet
 from lab.paths import ROOT
@@ -52,13 +56,92 @@ def test_coroutines_are_mutated_too_and_their_signatures_are_not(tmp_path: Path)
     assert found == {*choices, "Gt becomes GtE", "Gt becomes Lt", "2 becomes 3"}
 
 
-def test_what_is_mutated_exists_and_an_exploration_judges_the_core_alone() -> None:
-    assert all(path.exists() for path in (*MUTATED, *(ROOT / name for name in LEFT_OUT)))
+def test_what_no_mutant_could_change_in_a_loaded_module_is_not_mutated(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        "LIMIT: float = 1 + 2\n\n\nclass Limits:\n    least = 3\n\n    def of(self, found: object) -> bool:\n"
+        "        match found:\n            case 4:\n                return True\n        return False\n"
+    )
+    assert [place.what for place in places("module", module)] == ["True becomes False", "False becomes True"]
+
+
+def test_what_is_mutated_exists() -> None:
+    assert all(path.exists() for path in (*MUTATED, COUNTING, *(ROOT / name for name in LEFT_OUT)))
     assert {"rounds.py", "writes.py", "budgets.py", "job.py", "pod.py"} <= {path.name for path in mutated()}
-    exploration = Judge("explorer::jobs", lambda: "")
-    assert exploration.reaches(frozenset({(str(COHORTS), "rank")}))
-    assert not exploration.reaches(frozenset({(str(PACKAGE / "workloads" / "budgets.py"), "rank")}))
-    assert not exploration.reaches(frozenset())
+
+
+PLACES = """
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Canary:
+    size: int = 1
+
+
+def watched(sizes, limit):
+    grown = [size for size in sizes if size > limit]
+    if (most := max(grown, default=0)) and limit:
+        limit += 1
+    return any(size == limit for size in grown), replace(Canary(), size=most if grown else 1)
+"""
+
+
+@pytest.fixture
+def canaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A loaded module, of which everything can be infected."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "canaries.py").write_text(PLACES)
+    yield import_module("canaries")
+    sys.modules.pop("canaries")
+
+
+def infected(module: ModuleType, *given: tuple[list[int], int], pure: bool = True) -> list[str]:
+    """What of the module is infected where it is called so."""
+    path = Path(str(module.__file__))
+    with watched([("canaries", path, pure)]) as watcher:
+        for sizes, limit in given:
+            module.watched(sizes, limit)
+    return [place.what for place in places("canaries", path) if place.key in watcher.infected]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (([], 0), ["0 becomes 1", "And becomes Or", "condition 1 dropped", "any becomes all", "1 becomes 2"]),
+        (([2], 2), ["filter dropped", "Gt becomes GtE"]),
+        (([3], 2), ["Gt becomes Lt", "branch never taken", "always the second choice"]),
+    ],
+)
+def test_a_place_is_infected_where_a_mutant_would_make_another_value_of_it(
+    canaries: ModuleType, given: tuple[list[int], int], found: list[str]
+) -> None:
+    assert set(found) <= set(infected(canaries, given))
+
+
+def test_a_place_that_comes_to_the_same_with_its_mutant_is_not_infected(canaries: ModuleType) -> None:
+    asked = {"Gt becomes Lt", "branch never taken", "size left out"}
+    assert not asked & set(infected(canaries, ([], 0)))
+    assert asked < set(infected(canaries, ([], 0), ([3], 2)))
+
+
+def test_in_a_module_that_counts_nothing_is_evaluated_twice(canaries: ModuleType) -> None:
+    class Sizes(list[int]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.looks += 1
+            return super().__iter__()
+
+    sizes = Sizes([1])
+    assert "any becomes all" in infected(canaries, (sizes, 2), pure=False)
+    assert sizes.looks == 1
+
+
+def test_a_module_that_was_watched_is_as_it_was(canaries: ModuleType) -> None:
+    before = canaries.watched.__code__
+    infected(canaries, ([3], 2))
+    assert canaries.watched.__code__ is before
 
 
 @pytest.mark.parametrize(
@@ -113,15 +196,17 @@ def lost() -> Mutant:
 
 def test_a_mutant_for_which_a_test_waits_without_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_WAITING_SECONDS", 0.2)
-    waits = Judge("waits", lambda: str(Event().wait()), 0.0, frozenset({(str(COHORTS), "cohort_size")}))
-    assert dict(forked(iter([("waits", partial(meet, lost(), [waits]))]), processes=1)) == {"waits": None}
+    mutant = lost()
+    waits = Judge("waits", lambda: str(Event().wait()), infected=frozenset({mutant.key}))
+    assert dict(forked(iter([("waits", partial(meet, mutant, [waits]))]), processes=1)) == {"waits": None}
 
 
-def test_a_mutant_meets_in_a_process_of_its_own_what_calls_it_and_nothing_else() -> None:
-    here = frozenset({(str(COHORTS), "cohort_size")})
-    elsewhere = Judge("elsewhere", lambda: "met for nothing", 0.0, frozenset({(str(COHORTS), "rank")}))
+def test_a_mutant_meets_in_a_process_of_its_own_whom_it_infects_and_nobody_else() -> None:
+    mutant = lost()
+    here = frozenset({mutant.key})
+    elsewhere = Judge("elsewhere", lambda: "met for nothing")
     own = Judge("own", lambda: "" if cohort_size(1, 3) == 1 else "an empty canary", 0.0, here)
     endless = Judge("endless", lambda: "" if cohort_size(1, 3) == 1 else next(spins()), -0.49, here)
-    lives = [(judge.name, partial(meet, lost(), [elsewhere, judge])) for judge in (own, endless)]
+    lives = [(judge.name, partial(meet, mutant, [elsewhere, judge])) for judge in (own, endless)]
     assert dict(forked(iter(lives), processes=2)) == {"own": "own", "endless": None}
     assert cohort_size(1, 3) == 1
