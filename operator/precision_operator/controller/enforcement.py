@@ -30,6 +30,10 @@ _LOG = logging.getLogger(__name__)
 FRESH_SECONDS = 60.0
 """How old an answer may be that is shown, and that a rollout goes on with."""
 
+RESTING_SECONDS = 300.0
+"""The same at most, of one among policies that move nothing: about one of them is asked each ``FRESH_SECONDS`` at least, and
+its no is a doubt about all."""
+
 RETRY_SECONDS = 5.0
 """How soon is asked again after an answer that was not yes."""
 
@@ -114,7 +118,7 @@ class Enforcement:
         known = self._known.get(key)
         if known is None or pods <= known.slipped:
             return
-        known.at = self._clock.monotonic() - FRESH_SECONDS
+        known.at = self._clock.monotonic() - RESTING_SECONDS
         known.number = next(self._numbers)
         known.generation = known.listed = 0
         known.lasting = False
@@ -137,13 +141,17 @@ class Enforcement:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
 
-    async def current(self, key: PolicyKey, *, generation: int, patient: bool = False) -> Admission:
+    async def current(
+        self, key: PolicyKey, *, generation: int, patient: bool = False, resting: bool = False
+    ) -> Admission:
         """The last answer. Where it is too old it is asked for again, and not waited for: ``changed`` says what comes.
 
         Only a first answer is waited for, for a moment. ``patient``: a generation that was never waited for is waited for.
+        ``resting``: nothing is moved.
         """
         known = self._known.get(key)
-        limit_seconds = FRESH_SECONDS if known is not None and known.admission.enforced else RETRY_SECONDS
+        believed_seconds = min(FRESH_SECONDS * len(self._known), RESTING_SECONDS) if resting else FRESH_SECONDS
+        limit_seconds = believed_seconds if known is not None and known.admission.enforced else RETRY_SECONDS
         if known is None or self._clock.monotonic() - known.at >= limit_seconds:
             asking = self._ask_beside(key, generation, patient)
             if known is None:
@@ -278,6 +286,10 @@ class Enforcement:
         if awaited:
             known.awaited = max(generation, known.awaited)
         self._known[key] = known
+        if before is not None and before.admission.enforced and not echo.confirmed:
+            for other in self._known.values():
+                if other is not known and other.admission.enforced:
+                    other.at = min(other.at, known.at - RESTING_SECONDS)
         if before is None or before.admission.reason != echo.admission.reason:
             level = logging.INFO if echo.confirmed else logging.WARNING
             extra = {"reason": echo.admission.reason, "policy": key.name}

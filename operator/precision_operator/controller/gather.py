@@ -235,8 +235,8 @@ class Gatherer:
         # Nothing is promoted, or there is no assignment yet to ask for; and a rollback asks before it takes pods away.
         if policy.deleted or not state.policy_uid or state.phase is Phase.ROLLING_BACK:
             return self._enforcement.admission(key)
-        begins = state.phase is Phase.PENDING
-        return await self._enforcement.current(key, generation=state.generation, patient=begins)
+        begins, resting = state.phase is Phase.PENDING, state.phase is Phase.HEALTHY
+        return await self._enforcement.current(key, generation=state.generation, patient=begins, resting=resting)
 
     async def _canary_nodes(self, spec: PolicySpec) -> tuple[str, ...]:
         rules = spec.rollback.canary

@@ -52,8 +52,15 @@ class Rig:
             changed=self.changed.append,
         )
 
-    def commit(self, generation: int) -> None:
-        self.kube.put(ASSIGNMENTS, {"metadata": {"name": "p"}, "generation": generation})
+    def commit(self, generation: int, name: str = "p") -> None:
+        self.kube.put(ASSIGNMENTS, {"metadata": {"name": name}, "generation": generation})
+
+    async def ask_about(self, *names: str) -> None:
+        """There are these policies too."""
+        for name in names:
+            self.kube.put(POLICIES, b.policy(name=name))
+            self.commit(7, name)
+            assert await self.current(name=name) is True
 
     def pod(self, number: int, *, seen: bool = True) -> None:
         body = b.pod(uid=f"p-{number}", name=f"train-abc-{number}")
@@ -65,8 +72,11 @@ class Rig:
         state = replace(STATE, generation=generation)
         return await finished(self.clock, self.enforcement.confirm(KEY, state, deleted=deleted))
 
-    async def current(self, generation: int = 7, *, patient: bool = False) -> bool | None:
-        answer = self.enforcement.current(KEY, generation=generation, patient=patient)
+    async def current(
+        self, generation: int = 7, *, name: str = KEY.name, patient: bool = False, resting: bool = False
+    ) -> bool | None:
+        key = PolicyKey(KEY.namespace, name)
+        answer = self.enforcement.current(key, generation=generation, patient=patient, resting=resting)
         return (await finished(self.clock, answer)).enforced
 
     @property
@@ -95,6 +105,36 @@ async def test_a_yes_is_believed_for_a_minute() -> None:
     assert not rig.enforcement.confirmed(KEY, 7)
     assert await rig.current() is True
     assert len(rig.kube.asked) == 2
+
+
+@pytest.mark.parametrize(("policies", "minutes"), [(1, 1), (3, 3), (100, 5)])
+async def test_of_policies_that_rest_one_is_asked_about_each_minute_and_each_within_five(
+    policies: int, minutes: int
+) -> None:
+    rig = Rig()
+    await rig.ask_about(*(f"p{number}" for number in range(1, policies)))
+    assert await rig.current() is True
+    await rig.clock.advance(minutes * FRESH_SECONDS - 1)
+    before = len(rig.kube.asked)
+    assert await rig.current(resting=True) is True
+    assert len(rig.kube.asked) == before
+    await rig.clock.advance(1)
+    assert await rig.current(resting=True) is True
+    assert len(rig.kube.asked) == before + 1
+
+
+async def test_a_no_about_one_policy_is_a_doubt_about_all_that_rest() -> None:
+    rig = Rig()
+    assert await rig.current() is True
+    await rig.clock.advance(FRESH_SECONDS)
+    await rig.ask_about("another", "third", "fourth")
+    rig.kube.installed = False
+    await rig.clock.advance(FRESH_SECONDS - 1)
+    assert await rig.current(resting=True) is True
+    await rig.clock.advance(1)
+    await rig.current(name="another")
+    assert await rig.current(resting=True) is True, "asked again, and not waited for"
+    assert await rig.current(resting=True) is False
 
 
 async def test_a_no_is_asked_again_in_seconds_and_waited_for_only_once_a_generation() -> None:
