@@ -16,7 +16,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -41,6 +41,9 @@ _BYTES = 4 << 30
 
 _ENOUGH_SECONDS = 45.0
 """Of a processor: who has survived so long is counted as a survivor. All judges of a rollback need four times as much."""
+
+_CONTROLS, _CONTROL_SECONDS = 8, 5.0
+"""So many mutants of a sample are met as they are not, too, each for so long."""
 
 _SPARE_SECONDS, _PATIENCE = 5.0, 10.0
 """A judge that needs these seconds of a processor, and so many times its own, will not end with this mutant: killed."""
@@ -72,6 +75,7 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
 
     def judge(judges: list[Judge]) -> None:
         by_cost = _measured(judges)
+        _control(sample[:_CONTROLS], by_cost)
         noticed = Counter[tuple[str, str]]()
         """How many mutants of a module a judge has noticed: who did so before is asked first."""
         until = time.monotonic() + seconds
@@ -92,6 +96,17 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
 
     with_judges(judge)
     return sorted(found, key=lambda mutation: (mutation.name, mutation.diff))
+
+
+def _control(mutants: Sequence[Mutant], judges: Sequence[Judge]) -> None:
+    """Mutants of which nothing is wrong: who notices one of these would notice anything."""
+    right = (replace(mutant, wrong=mutant.right) for mutant in mutants)
+    lives = ((mutant, partial(meet, mutant, judges, enough_seconds=_CONTROL_SECONDS)) for mutant in right)
+    for mutant, noticed in forked(lives, processes=_PROCESSES):
+        if noticed != "":
+            raise LabError(
+                "judges that notice nothing where nothing is wrong", f"{noticed} at {mutant.name}", "mend it"
+            )
 
 
 def _modules() -> list[tuple[str, Path]]:
@@ -121,12 +136,12 @@ def _measured(judges: Sequence[Judge]) -> list[Judge]:
     return sorted(found, key=lambda judge: judge.seconds)
 
 
-def meet(mutant: Mutant, judges: Sequence[Judge]) -> str:
-    """Who notices; empty: nobody, within ``_ENOUGH_SECONDS``."""
+def meet(mutant: Mutant, judges: Sequence[Judge], *, enough_seconds: float = _ENOUGH_SECONDS) -> str:
+    """Who notices; empty: nobody, within so many seconds of a processor."""
     recoded(mutant.module, mutant.wrong, mutant.path)
     begun = time.process_time()
     for judge in judges:
-        if time.process_time() - begun >= _ENOUGH_SECONDS:
+        if time.process_time() - begun >= enough_seconds:
             return ""
         if mutant.key in judge.infected:
             # Unanswered, these end us.

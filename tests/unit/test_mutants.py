@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from lab.errors import LabError
 from lab.model import cli
 from lab.model.cli import out_of_bounds
 from lab.model.explore import Result
@@ -210,3 +211,11 @@ def test_a_mutant_meets_in_a_process_of_its_own_whom_it_infects_and_nobody_else(
     lives = [(judge.name, partial(meet, mutant, [elsewhere, judge])) for judge in (own, endless)]
     assert dict(forked(iter(lives), processes=2)) == {"own": "own", "endless": None}
     assert cohort_size(1, 3) == 1
+
+
+def test_a_judge_that_notices_what_is_right_is_found() -> None:
+    mutant = lost()
+    honest = Judge("honest", lambda: "" if cohort_size(1, 3) == 1 else "an empty canary", 0.0, frozenset({mutant.key}))
+    run._control([mutant], [honest])
+    with pytest.raises(LabError, match="found broken"):
+        run._control([mutant], [honest, Judge("broken", lambda: "always", 0.0, frozenset({mutant.key}))])
