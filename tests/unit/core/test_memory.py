@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, Notify, RequestPod
-from precision_operator.core.model import RestartBy
+from precision_operator.core.model import PodSignals, RestartBy
 from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, answer, change, until
 from tests.support.views import key
@@ -164,3 +166,10 @@ def test_what_lacks_memory_and_has_a_change_of_its_template_pending_is_flipped_a
     ]
     until(world, lambda w: w.state.phase is Phase.HELD)
     assert (world.really_in(Mode.FP32), world.restarts) == ({"crowded", "roomy"}, {})
+
+
+@pytest.mark.parametrize(
+    ("missing", "lacks"), [(None, False), (0.0, False), (-1e9, False), (float("nan"), False), (1e9, True)]
+)
+def test_memory_is_lacking_where_some_is_known_to_be_missing(missing: float | None, lacks: bool) -> None:
+    assert PodSignals(fp32_shortage_bytes=missing).lacks_memory is lacks
