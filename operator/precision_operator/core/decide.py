@@ -265,7 +265,7 @@ def _outranked(facts: Facts, action: Action, generation: int) -> bool:
     if not isinstance(action, RequestPod):
         return False
     request, reported = action.pod.request, facts.fleet.reported_generation(action.pod)
-    seen = facts.evaluation.pods.get(action.pod.name) if facts.evaluation is not None else None
+    seen = facts.signals.get(action.pod.name)
     followed = seen is not None and seen.mode is action.mode and not action.rewind and action.tuning is None
     if reported == generation and followed:
         reported = 0
