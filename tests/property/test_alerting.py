@@ -9,7 +9,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.alerting import ALERTING
-from tests.support.fleets import condition, member_names
+from tests.support.fleets import condition, member_names, respec
 
 STEPS = {**FAST, "strategy": {"steps": [{"setWeight": 50}, {"pause": {"duration": "30s"}}, {"setWeight": 100}]}}
 
@@ -82,6 +82,17 @@ def test_a_standing_alert_costs_no_write() -> None:
     assert world.commits + world.summaries + world.writes == writes
 
 
+def test_a_standing_alert_is_not_told_again_with_what_else_changes() -> None:
+    world = fleet()
+    world.run(12)
+    breach(world, {Signal.MEMORY: 0.9})
+    world.run(80)
+    respec(world, progress_deadline_seconds=700.0)
+    decision = world.step()
+    assert decision.state.observed_generation == 2
+    assert [a.reason for a in decision.actions if isinstance(a, Notify)] == []
+
+
 def test_new_workloads_join_no_fleet_whose_alert_stands() -> None:
     world = fleet()
     world.run(12)
@@ -133,3 +144,15 @@ def test_an_alert_names_each_signals_level_time_and_workloads() -> None:
         "memory beyond 0.8 for 900 s or longer in hot-0",
         "divergence beyond 0.05 for 1800 s or longer in hot-1",
     }
+
+
+@pytest.mark.parametrize(
+    ("signal", "value", "level"), [("divergence", 0.12, "0.05"), ("divergence", 0.5, "0.05"), ("overflow", 0.6, "0.3")]
+)
+def test_an_alert_names_the_level_from_which_on_nothing_is_rolled_back(signal: str, value: float, level: str) -> None:
+    """Divergence alerts from its lower tier on, of whatever severity the upper one is; overflow's lower tier is P2."""
+    world = fleet(criteria={signal: {"severity": "P3"}})
+    world.run(12)
+    breach(world, {Signal(signal): value})
+    world.run(130)
+    assert alert(world).message.startswith(f"{signal} beyond {level} for ")

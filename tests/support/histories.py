@@ -64,6 +64,7 @@ class Checked(World):
         self.check_promotion(decision)
         self.check_assigned(decision)
         self.check_cause(decision)
+        self.check_healthy(decision)
         assert decision.state == before or decision.state.writer == "test"
         return decision
 
@@ -108,6 +109,11 @@ class Checked(World):
         before, incident = self.state.incident, decision.state.incident
         if incident is not None and incident != before and incident.reason not in NO_BREACH:
             assert set(incident.workloads) <= self.breached, incident.message
+
+    def check_healthy(self, decision: Decision) -> None:
+        """Nothing of a healthy fleet is held, or poisoned: a policy that rests need not ask."""
+        after = decision.state
+        assert after.phase is not Phase.HEALTHY or not (after.held or after.poisoned)
 
     def check_radius(self) -> None:
         """I5: during a step, no more of the fleet is assigned the target than its weight."""

@@ -44,6 +44,12 @@ def condition_of(conditions: Iterable[Condition], kind: str) -> Condition | None
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
+def if_true(conditions: Iterable[Condition], kind: str) -> Condition | None:
+    """The one of this type, where it holds."""
+    found = condition_of(conditions, kind)
+    return found if found is not None and found.status == "True" else None
+
+
 def merge_conditions(
     old: Iterable[Condition], new: Iterable[Condition], *, observed_generation: int, now: float
 ) -> tuple[Condition, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from precision_operator.api.conditions import Condition, condition_of
+from precision_operator.api.conditions import Condition, if_true
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity
@@ -52,8 +52,7 @@ def alerting(facts: Facts) -> Condition:
 
 def expected_speed(spec: PolicySpec, state: State) -> float:
     """Below what a gain on CUDA is told of, after what was told before."""
-    was = condition_of(state.conditions, SPEEDUP_LOW)
-    stands = was is not None and was.status == "True"
+    stands = if_true(state.conditions, SPEEDUP_LOW) is not None
     return spec.criterion(Signal.SPEED).expected * (_LEAVE_SHARE if stands else 1.0)
 
 
@@ -73,28 +72,25 @@ def speedup(facts: Facts, state: State) -> Condition:
 
 def _gains_little(facts: Facts, verdict: Assessment, least: float) -> bool:
     reading = verdict.readings.get(Signal.SPEED)
-    if facts.evaluation is None or not isinstance(reading, Ok | Breach) or not reading.value < least:
+    if not isinstance(reading, Ok | Breach) or not reading.value < least:
         return False
-    seen = (facts.evaluation.pods.get(pod.name) for pod in verdict.workload.pods)
+    seen = (facts.signals.get(pod.name) for pod in verdict.workload.pods)
     return any(s is not None and s.runs_on is not None and s.runs_on.device == "cuda" for s in seen)
 
 
 def told(before: State, found: Iterable[Condition]) -> tuple[Notify, ...]:
     """The Event of a small gain, once, when it is first seen."""
-    now, was = condition_of(found, SPEEDUP_LOW), condition_of(before.conditions, SPEEDUP_LOW)
-    if now is None or now.status != "True" or (was is not None and was.status == "True"):
-        return ()
-    return (Notify(Reason.SPEEDUP_LOW, now.message),)
+    now, was = (if_true(conditions, SPEEDUP_LOW) for conditions in (found, before.conditions))
+    return (Notify(SPEEDUP_LOW, now.message),) if now is not None and was is None else ()
 
 
 def alert_events(before: State, after: State) -> tuple[Notify, ...]:
     """The Event of an alert that is new, or that speaks of others than before."""
-    was, now = (condition_of(state.conditions, ALERTING) for state in (before, after))
-    if now is None or now.status != "True":
+    was, now = (if_true(state.conditions, ALERTING) for state in (before, after))
+    if now is None or (reason := Reason.known(now.reason)) is None:
         return ()
-    known = was is not None and (was.status, was.reason, was.message) == (now.status, now.reason, now.message)
-    reason = Reason.known(now.reason)
-    return () if known or reason is None else (Notify(reason, now.message),)
+    known = was is not None and (was.reason, was.message) == (now.reason, now.message)
+    return () if known else (Notify(reason, now.message),)
 
 
 def _reason(signal: Signal) -> Reason:
@@ -105,4 +101,4 @@ def _reason(signal: Signal) -> Reason:
 def _level(spec: PolicySpec, signal: Signal) -> float:
     """Where the P3 tier of a signal begins."""
     criterion = spec.criterion(signal)
-    return criterion.enter if criterion.severity is Severity.P3 or criterion.warn is None else criterion.warn
+    return criterion.warn if criterion.warn is not None and criterion.warn_severity is Severity.P3 else criterion.enter

@@ -31,10 +31,10 @@ class Attempt:
         found, rules = {criterion.signal: criterion for criterion in self.spec.criteria}, self.spec.reenable
         if not self.state.attempts:
             return found
-        failures, speed = found.get(Signal.FAILURES), found.get(Signal.SPEED)
-        if failures is not None and failures.promote_below is not None:
+        failures, speed = found[Signal.FAILURES], found[Signal.SPEED]
+        if failures.promote_below is not None:
             found[Signal.FAILURES] = replace(failures, promote_below=min(failures.promote_below, 1.0 - rules.success))
-        if speed is not None and rules.speed > 0.0:
+        if rules.speed > 0.0:
             found[Signal.SPEED] = replace(speed, promote_above=max(speed.promote_above or 0.0, rules.speed))
         return found
 

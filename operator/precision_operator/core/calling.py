@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.conditions import Condition, condition_of
 from precision_operator.api.drill import DrillResult
-from precision_operator.api.incident import predicted_late_seconds
+from precision_operator.api.incident import Incident, predicted_late_seconds
 from precision_operator.api.messages import MessageKind
 from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import bounded
+from precision_operator.core.rollback.comparing import HELD_FOR
 from precision_operator.core.rollback.drill import due, passed_at
 from precision_operator.reasons import Reason
 
@@ -98,8 +98,15 @@ def _by_condition(kind: MessageKind, condition: Condition) -> Call:
     return Call(kind, _occasion(since, condition.reason), since, condition.reason, condition.type)
 
 
-def _rolling(state: State) -> bool:
-    return state.phase is Phase.ROLLING_BACK or state.alone
+def _since(state: State, now: float) -> float:
+    """Since when the phase stands."""
+    return state.phase_since if state.phase_since is not None else now
+
+
+def _awaited(state: State) -> Incident | None:
+    """The incident whose trainers are on their way to the fallback, and have not all acknowledged it."""
+    incident = state.incident
+    return incident if incident is not None and incident.last_ack_at is None and state.returning else None
 
 
 def _rollback_waiting(state: State, now: float) -> Iterable[Call]:
@@ -110,21 +117,21 @@ def _rollback_waiting(state: State, now: float) -> Iterable[Call]:
 
 def _deadline(state: State, now: float) -> Iterable[Call]:
     """Missed, or predicted to be; no deadline is about pods that nothing here can end, and a canary has a limit instead."""
-    incident = state.incident
-    if incident is None or incident.last_ack_at is not None:
+    incident = _awaited(state)
+    if incident is None:
         return
-    missed = state.returning and not state.by_canary and now > incident.deadline_at
+    missed = not state.by_canary and now > incident.deadline_at
     if missed and _waits_for(state) is not Reason.BLOCKED:
         since = incident.deadline_at
         yield Call(MessageKind.DEADLINE_MISSED, _occasion(since), since, Reason.DEADLINE_EXCEEDED)
-    elif _rolling(state) and predicted_late_seconds(incident) > 0:
+    elif predicted_late_seconds(incident) > 0:
         since = incident.expedited_at or incident.decided_at
         yield Call(MessageKind.DEADLINE_AT_RISK, _occasion(since), since, Reason.DEADLINE_UNREACHABLE)
 
 
 def _unresponsive(state: State, now: float) -> Iterable[Call]:
-    incident = state.incident
-    if incident is not None and incident.escalated and incident.last_ack_at is None and state.returning:
+    incident = _awaited(state)
+    if incident is not None and incident.escalated:
         since = incident.decided_at
         yield Call(MessageKind.UNRESPONSIVE, _occasion(since), since, Reason.ROLLBACK_ESCALATED)
 
@@ -141,23 +148,16 @@ def _weights(state: State, now: float) -> Iterable[Call]:
 
 def _canary_held(state: State, now: float) -> Iterable[Call]:
     comparison = state.comparison
-    if state.by_canary and comparison is not None and comparison.ended_at is not None and comparison.verdict in _HELD:
+    # What has ended better is no rollback by canary any more.
+    if state.by_canary and comparison is not None and comparison.ended_at is not None:
         since = comparison.ended_at
-        yield Call(MessageKind.ROLLBACK_CANARY_HELD, _occasion(since), since, _HELD[comparison.verdict])
-
-
-_HELD = {
-    CanaryVerdict.NO_DIFFERENCE: Reason.CANARY_NO_DIFFERENCE,
-    CanaryVerdict.WORSE: Reason.CANARY_WORSE,
-    CanaryVerdict.INCONCLUSIVE: Reason.CANARY_INCONCLUSIVE,
-}
+        yield Call(MessageKind.ROLLBACK_CANARY_HELD, _occasion(since), since, HELD_FOR[comparison.verdict])
 
 
 def _approval(state: State, now: float) -> Iterable[Call]:
     if state.phase is Phase.PAUSED:
-        since = state.phase_since if state.phase_since is not None else now
         # The step is the same while its evidence wavers, and so is the approval.
-        yield Call(MessageKind.APPROVAL_WANTED, transition(state), since, Reason.AWAITING_APPROVAL)
+        yield Call(MessageKind.APPROVAL_WANTED, transition(state), _since(state, now), Reason.AWAITING_APPROVAL)
 
 
 _TOLD_ANYWAY = (Reason.MITIGATING, Reason.INVESTIGATING, Reason.MITIGATION_EXHAUSTED, Reason.CAUSE_NOT_PRECISION)
@@ -165,9 +165,9 @@ _TOLD_ANYWAY = (Reason.MITIGATING, Reason.INVESTIGATING, Reason.MITIGATION_EXHAU
 
 def _rollout_held(state: State, now: float) -> Iterable[Call]:
     """What does not come by itself, at once; what may come, once it was waited for long, if nothing else tells of it."""
-    found, reason = condition_of(state.conditions, "Progressing"), _waits_for(state)
+    found = condition_of(state.conditions, "Progressing")
     begun = {Phase.PENDING: state.phase_since, Phase.PROGRESSING: state.step_since}
-    if found is None or reason is None or state.phase not in begun:
+    if found is None or (reason := Reason.known(found.reason)) is None or state.phase not in begun:
         return
     since = found.last_transition_time
     if not reason.stuck:
@@ -245,10 +245,9 @@ def _person(reason: Reason, kind: MessageKind) -> Callable[[State, float], Itera
         incident = state.incident
         if _waits_for(state) is not reason:
             return
-        if state.phase is Phase.HELD or (state.phase is Phase.PENDING and state.held):
-            since = state.phase_since if state.phase_since is not None else now
-            yield Call(kind, transition(state), since, reason)
-        elif state.phase is Phase.DEGRADED and state.held and incident is not None and incident.last_ack_at is not None:
+        if state.phase in (Phase.PENDING, Phase.HELD):
+            yield Call(kind, transition(state), _since(state, now), reason)
+        elif state.alone and incident is not None and incident.last_ack_at is not None:
             since = max(held.since for held in state.held)
             yield Call(kind, _occasion(since), since, reason)
 
@@ -257,8 +256,7 @@ def _person(reason: Reason, kind: MessageKind) -> Callable[[State, float], Itera
 
 def _release(state: State, now: float) -> Iterable[Call]:
     if state.phase is Phase.HELD and state.reason == Reason.POLICY_DELETED:
-        since = state.phase_since if state.phase_since is not None else now
-        yield Call(MessageKind.RELEASE_POSSIBLE, transition(state), since, Reason.POLICY_DELETED)
+        yield Call(MessageKind.RELEASE_POSSIBLE, transition(state), _since(state, now), Reason.POLICY_DELETED)
 
 
 def _drill(state: State, now: float) -> Iterable[Call]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from precision_operator.api.canary import CanaryVerdict
+from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.commands import Command
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import PolicyEnforcement, Severity, Strategy
@@ -48,7 +48,7 @@ def allowed(command: Command, policy: Policy, state: State) -> Allowed | Refused
         case Command.ROLLBACK if not state.by_canary and state.phase in (Phase.ROLLING_BACK, Phase.HELD):
             # Not in Pending: after an edit of the target, or by their templates, workloads may train in less there.
             return Refused(Reason.ROLLED_BACK, f"is {state.phase} already")
-        case Command.RETRY if state.by_canary and not _shown(state):
+        case Command.RETRY if state.by_canary and _verdict(state) is CanaryVerdict.OPEN:
             return Refused(Reason.COMPARING_CANARY, "still compares its canary")
         case Command.RETRY if not state.by_canary and not _rolled_back(state):
             return Refused(
@@ -61,9 +61,9 @@ def allowed(command: Command, policy: Policy, state: State) -> Allowed | Refused
     return Allowed()
 
 
-def _shown(state: State) -> bool:
-    """The comparison of a canary has a verdict."""
-    return state.comparison is not None and state.comparison.verdict is not CanaryVerdict.OPEN
+def _verdict(state: State) -> CanaryVerdict:
+    """What the comparison of a canary has shown."""
+    return (state.comparison or Comparison()).verdict
 
 
 def _rolled_back(state: State) -> bool:
@@ -72,8 +72,8 @@ def _rolled_back(state: State) -> bool:
 
 
 def _waits_for_a_person(state: State) -> bool:
-    worse = state.comparison is not None and state.comparison.verdict is CanaryVerdict.WORSE
-    return state.phase is Phase.PAUSED or (state.phase is Phase.PROGRESSING and worse)
+    worse = state.phase is Phase.PROGRESSING and _verdict(state) is CanaryVerdict.WORSE
+    return state.phase is Phase.PAUSED or worse
 
 
 def _unrest(state: State) -> str:

@@ -103,7 +103,7 @@ def decide(policy: Policy, state: State, observation: Observation, now: float) -
     after, found = _finished(facts, before, outcome, planned)
     summary = summarize(replace(facts, state=before), replace(outcome, state=after), found)
     notices = (*outcome.notices, *told(before, found), *alert_events(before, after)) if after != before else ()
-    notices += would_events(before, after, outcome)
+    notices += would_events(before, outcome)
     events = (replace(notice, message=bounded(notice.message)) for notice in notices)
     edge = after.transition_id != before.transition_id
     wake_at = now + (0.0 if edge else _wake_in(facts, after))
@@ -265,7 +265,7 @@ def _outranked(facts: Facts, action: Action, generation: int) -> bool:
     if not isinstance(action, RequestPod):
         return False
     request, reported = action.pod.request, facts.fleet.reported_generation(action.pod)
-    seen = facts.evaluation.pods.get(action.pod.name) if facts.evaluation is not None else None
+    seen = facts.signals.get(action.pod.name)
     followed = seen is not None and seen.mode is action.mode and not action.rewind and action.tuning is None
     if reported == generation and followed:
         reported = 0

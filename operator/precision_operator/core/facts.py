@@ -20,7 +20,7 @@ from precision_operator.core.evidence.assessment import Assessment, lost
 from precision_operator.core.fleet import Fleet, Parts
 from precision_operator.core.leaving import blocked, noticed
 from precision_operator.core.memory import lacks_memory
-from precision_operator.core.model import Evaluation, Observation, WorkloadView
+from precision_operator.core.model import Evaluation, Observation, PodSignals, WorkloadView
 from precision_operator.core.places import Places
 from precision_operator.core.progress import (
     Progress,
@@ -102,6 +102,11 @@ class Facts:
     def evaluation(self) -> Evaluation | None:
         """The newest reading of the metrics."""
         return self.observation.evaluation
+
+    @property
+    def signals(self) -> Mapping[str, PodSignals]:
+        """What it says of each pod, by name; nothing where there is none."""
+        return self.evaluation.pods if self.evaluation is not None else {}
 
     @cached_property
     def poisoned(self) -> frozenset[str]:
@@ -269,8 +274,7 @@ class Facts:
     def reduced(self, workload: WorkloadView) -> bool:
         """A pod of it is asked to train in less than the fallback, or reports that it does."""
         safe = accepted_modes(self.fallback_of(workload), rollback=True)
-        seen = self.evaluation.pods if self.evaluation is not None else {}
-        reported = {signals.mode for pod in workload.pods if (signals := seen.get(pod.name)) is not None}
+        reported = {seen.mode for pod in workload.pods if (seen := self.signals.get(pod.name)) is not None}
         requested = {pod.effective_mode for pod in workload.pods}
         return bool((requested | reported) - safe - {None})
 

@@ -71,8 +71,8 @@ def gain_of(verdict: Assessment, spec: PolicySpec, evaluation: Evaluation) -> Wo
     speed = _ratio(_known(verdict, spec, Signal.SPEED))
     # A CPU reports 0: it allocates nothing on a device, and saves nothing there.
     memory = _ratio(_known(verdict, spec, Signal.MEMORY))
-    hours, rate = _saved(seen, speed)
-    on_gpu = all(pod.gpus for pod, _ in seen)
+    on_gpu = bool(seen[0][0].gpus)
+    hours, rate = _saved(seen, speed, of_gpus=on_gpu)
     return WorkloadGain(
         speed,
         memory,
@@ -96,14 +96,16 @@ def _ratio(value: float | None) -> float | None:
     return value if value is not None and value >= 1 / LARGEST_RATIO else None
 
 
-def _saved(pods: Sequence[tuple[PodView, PodSignals]], speed: float | None) -> tuple[float | None, float | None]:
+def _saved(
+    pods: Sequence[tuple[PodView, PodSignals]], speed: float | None, *, of_gpus: bool
+) -> tuple[float | None, float | None]:
     """Hours of GPUs (or of pods on CPUs) that the work so far has saved, and what an hour at this speed saves."""
     if speed is None:
         return None, None
     hours = rate = 0.0
     worked = True
     for pod, signals in pods:
-        places = _places(pod, signals, of_gpus=bool(pods[0][0].gpus))
+        places = _places(pod, signals, of_gpus=of_gpus)
         if places is None:
             return None, None
         work = signals.fp32_work_seconds

@@ -15,8 +15,7 @@ BF16_BYTES = 16 * 1024
 def lacks_memory(workload: WorkloadView, evaluation: Evaluation | None) -> bool:
     """FP32 would run out of device memory in a process that has trained in less: only a new one has it all."""
     seen = evaluation.pods if evaluation is not None else {}
-    found = (seen[pod.name].fp32_shortage_bytes for pod in workload.pods if pod.name in seen)
-    return any(missing is not None and missing > 0 for missing in found)
+    return any(seen[pod.name].lacks_memory for pod in workload.pods if pod.name in seen)
 
 
 def fallback_in_bf16(

@@ -209,6 +209,11 @@ class PodSignals:
         return self.steps is not None and self.steps >= least_steps
 
     @property
+    def lacks_memory(self) -> bool:
+        """FP32 would run out of device memory: only a new process has it all."""
+        return (self.fp32_shortage_bytes or 0.0) > 0.0
+
+    @property
     def in_a_group(self) -> bool:
         """Its process says that it trains with others, perhaps of other pods."""
         return self.runs_on is not None and self.runs_on.world_size > 1

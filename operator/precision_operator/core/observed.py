@@ -1,6 +1,6 @@
 """``spec.enforcement: Observe``: what a phase decides is reported, and not done."""
 
-from precision_operator.api.conditions import Condition, condition_of
+from precision_operator.api.conditions import Condition, if_true
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import names
 from precision_operator.core.actions import Notify
@@ -55,13 +55,9 @@ def would_act(outcome: Outcome) -> Condition:
     return Condition(WOULD_ACT, "True", outcome.would.reason, outcome.would.message)
 
 
-def would_events(before: State, after: State, outcome: Outcome) -> tuple[Notify, ...]:
+def would_events(before: State, outcome: Outcome) -> tuple[Notify, ...]:
     """The Event of something that would be done, once for each reason."""
-    was, now = (condition_of(state.conditions, WOULD_ACT) for state in (before, after))
-    if (
-        outcome.would is None
-        or now is None
-        or (was is not None and (was.status, was.reason) == (now.status, now.reason))
-    ):
+    was = if_true(before.conditions, WOULD_ACT)
+    if outcome.would is None or (was is not None and was.reason == outcome.would.reason):
         return ()
     return (Notify(Reason.WOULD_ACT, outcome.would.message),)

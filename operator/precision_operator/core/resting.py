@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from precision_operator.api.incident import is_out_of_window
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Criterion, PolicyEnforcement, PolicySpec
+from precision_operator.api.spec import PolicyEnforcement, PolicySpec
 from precision_operator.api.state import Phase, State
 from precision_operator.core.alerting import expected_speed
 from precision_operator.core.decide import Decision, interval_left
@@ -33,7 +33,7 @@ class Rest:
 def rest_of(seen: RecordedPass) -> Rest | None:
     """What the next pass may go on from; None where it must decide."""
     decision, observation, state, spec = seen.decision, seen.observation, seen.before, seen.policy.spec
-    if decision.state != state or decision.actions or decision.promotes or decision.promoting:
+    if decision.state != state or decision.actions or decision.promoting:
         return None
     evaluation = observation.evaluation
     if evaluation is None or not _settled(state):
@@ -44,7 +44,7 @@ def rest_of(seen: RecordedPass) -> Rest | None:
         return None
     if any(pod.terminating or pod.pending or pod.stopped for w in observation.workloads for pod in w.pods):
         return None
-    standings = _standings(spec, state, observation)
+    standings = _standings(spec, state, observation.workloads, evaluation)
     return Rest(seen, standings) if standings is not None else None
 
 
@@ -58,42 +58,40 @@ def again(rest: Rest, observation: Observation, now: float) -> Decision | None:
     """
     seen, found = rest.seen, observation.evaluation
     before = seen.observation
-    if before.evaluation is None or found is None:
-        return None
     # Nothing is restarted: how much might be does not matter.
     if replace(observation, evaluation=before.evaluation, restart_slots=before.restart_slots) != before:
         return None
-    watched = (before.evaluation.continuous_since, before.evaluation.clock_since)
-    if (found.continuous_since, found.clock_since) != watched:
-        return None
     spec, now = seen.policy.spec, round(now, 3)
-    if _standings(spec, seen.before, observation) != rest.standings:
+    if found is None or _standings(spec, seen.before, observation.workloads, found) != rest.standings:
         return None
     return replace(seen.decision, wake_at=now + interval_left(spec.evaluation.interval_seconds, found, now))
 
 
 def _settled(state: State) -> bool:
-    """No clock runs in it."""
-    return (
-        state.phase is Phase.HEALTHY
-        and state.no_data_since is None
-        and not (state.failing or state.silent or state.mitigations or state.held or state.poisoned)
-        and not (state.restarts or state.suspensions or state.drilled)
-    )
+    """No clock runs in it. Nothing is held or poisoned in Healthy, nor is anybody silent without ``no_data_since``."""
+    going_on = state.failing or state.mitigations or state.restarts or state.suspensions or state.drilled
+    return state.phase is Phase.HEALTHY and state.no_data_since is None and not going_on
 
 
-def _standings(spec: PolicySpec, state: State, observation: Observation) -> list[Standing] | None:
-    """What each pod reports, less what wavers within good values; None where something is not good, or not known."""
-    evaluation = observation.evaluation
-    if evaluation is None or evaluation.errors:
+def _standings(
+    spec: PolicySpec, state: State, workloads: Iterable[WorkloadView], evaluation: Evaluation
+) -> list[Standing] | None:
+    """Since when it is watched, and what each pod reports, less what wavers within good values.
+
+    None where something is not good, or not known.
+    """
+    if evaluation.errors:
         return None
     ranges = [(c.signal, *good_range(c)) for c in spec.criteria if c.enabled]
-    oldest_seconds, least_steps = _oldest_seconds(spec), spec.evaluation.min_steps
-    expected, found = expected_speed(spec, state), list[Standing]()
-    for signals in _signals(observation.workloads, evaluation):
+    rules = spec.evaluation
+    # So old a sample may be that all criteria believe it, speed's too.
+    oldest_seconds = min(rules.max_sample_age_seconds, SPEED_AGE_SHARE * rules.window_seconds)
+    expected = expected_speed(spec, state)
+    found: list[Standing] = [(evaluation.continuous_since, evaluation.clock_since)]
+    for signals in _signals(workloads, evaluation):
         if signals is None or signals.sampled_at is None or evaluation.at - signals.sampled_at > oldest_seconds:
             return None
-        if not signals.has_made(least_steps):
+        if not signals.has_made(rules.min_steps):
             return None
         values, on = signals.values, signals.runs_on
         absent = list[Signal]()
@@ -104,21 +102,10 @@ def _standings(spec: PolicySpec, state: State, observation: Observation) -> list
             elif not low <= value <= high and not (signal is Signal.FAILURES and value != value):  # NaN: none has ended
                 return None
         slow = on is not None and on.device == "cuda" and values.get(Signal.SPEED, expected) < expected
-        lacks = signals.fp32_shortage_bytes is not None and signals.fp32_shortage_bytes > 0
-        found.append((signals.mode, signals.generation, on, lacks, slow, *absent))
+        found.append((signals.mode, signals.generation, on, signals.lacks_memory, slow, *absent))
     return found
 
 
 def _signals(workloads: Iterable[WorkloadView], evaluation: Evaluation) -> Iterator[PodSignals | None]:
     """Of every pod that is selected."""
     return (evaluation.pods.get(pod.name) for workload in workloads for pod in workload.pods)
-
-
-def _oldest_seconds(spec: PolicySpec) -> float:
-    """How old a sample may be that all criteria believe."""
-    limit = spec.evaluation.max_sample_age_seconds
-    return min(limit, SPEED_AGE_SHARE * spec.evaluation.window_seconds) if _asks_speed(spec.criteria) else limit
-
-
-def _asks_speed(criteria: Sequence[Criterion]) -> bool:
-    return any(criterion.enabled and criterion.signal is Signal.SPEED for criterion in criteria)

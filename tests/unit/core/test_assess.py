@@ -16,9 +16,11 @@ from precision_operator.core.evidence.assessment import (
     Assessment,
     assess,
     cohort_breached,
+    lost,
     trains_in,
     update_failing,
 )
+from precision_operator.core.evidence.confirmation import believed_seconds
 from precision_operator.core.evidence.readings import Breach, Ok, Reading, Unknown
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.reasons import Cause, Reason
@@ -54,6 +56,23 @@ def test_a_sample_is_believed_up_to_its_age_and_no_longer() -> None:
     assert isinstance(reading(replace(FINE, sampled_at=AT - 60.0)), Ok)
     assert reading(replace(FINE, sampled_at=AT - 60.5)) == Unknown(Reason.SAMPLES_TOO_OLD)
     assert reading(replace(FINE, sampled_at=None)) == Unknown(Reason.NO_SAMPLES)
+
+
+def test_a_pod_that_crashes_before_it_has_started_is_judged_beside_one_that_runs() -> None:
+    crashing = PodView("q", "uid-q", pending=True, crashing=True)
+    both = readings(evaluation(p=FINE), view=replace(VIEW, pods=(POD, crashing)))
+    assert both.breaches == (Signal.FAILURES,)
+
+
+def test_a_signal_that_is_switched_off_poisons_nobodys_weights() -> None:
+    off = tuple(replace(c, enabled=c.signal is not Signal.NON_FINITE) for c in SPEC.criteria)
+    said = evaluation(p=valued(3.0, Signal.NON_FINITE))
+    assert lost(VIEW, SPEC, said)
+    assert not lost(VIEW, replace(SPEC, criteria=off), said)
+
+
+def test_a_breach_takes_one_evaluation_more_than_are_tolerated_to_be_believed() -> None:
+    assert believed_seconds(replace(SPEC.evaluation, failure_limit=3, interval_seconds=15.0)) == 60.0
 
 
 def test_a_speed_over_less_than_half_the_window_is_not_believed() -> None:

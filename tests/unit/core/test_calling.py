@@ -14,7 +14,7 @@ from precision_operator.api.messages import MessageKind
 from precision_operator.api.mitigation import Rung
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import HeldWorkload, Phase, State
-from precision_operator.core.calling import SETTLE_SECONDS, STEP_SECONDS, calls
+from precision_operator.core.calling import NO_DATA_SECONDS, SETTLE_SECONDS, STEP_SECONDS, calls
 from precision_operator.reasons import Reason, ReasonSeverity
 from tests.support.fleets import NAN, OVERFLOWS, fleet, promoted, until
 from tests.support.standing_calls import INCIDENT, NOW, STANDS, WINDOW, condition, progressing, rolling
@@ -213,6 +213,19 @@ def test_what_another_message_tells_of_is_not_told_twice() -> None:
     assert [call.kind for call in calls(opened, NOW)] == [MessageKind.INVESTIGATION_BEGUN]
 
 
+@pytest.mark.parametrize(("began", "since"), [(NOW - 60.0, NOW - 60.0), (None, NOW)])
+def test_what_waits_for_a_person_stands_since_its_phase_began(began: float | None, since: float) -> None:
+    for kind in ("ApprovalWanted", "RetryPossible", "ReleasePossible"):
+        assert [call.since for call in calls(replace(STANDS[kind][0], phase_since=began), NOW)] == [since]
+
+
+def test_a_retry_of_workloads_that_are_held_alone_is_possible_since_the_last_one_was_held() -> None:
+    held = (*ALONE, HeldWorkload("apps/Deployment/bert", "LossDiverged", NOW - 60.0))
+    acknowledged = replace(INCIDENT, last_ack_at=NOW)
+    state = State(phase=Phase.DEGRADED, held=held, incident=acknowledged, conditions=progressing(Reason.AWAITING_RETRY))
+    assert [(call.kind, call.since) for call in calls(state, NOW)] == [(MessageKind.RETRY_POSSIBLE, NOW)]
+
+
 def test_workloads_that_a_policy_of_before_left_held_wait_for_a_retry() -> None:
     state = State(phase=Phase.PENDING, held=ALONE, phase_since=NOW, conditions=progressing(Reason.AWAITING_RETRY))
     assert [call.kind for call in calls(state, NOW)] == [MessageKind.RETRY_POSSIBLE]
@@ -228,6 +241,35 @@ def test_no_deadline_is_missed_for_pods_that_nothing_here_can_end_by_a_canary_or
         State(phase=Phase.HEALTHY, incident=replace(INCIDENT, deadline_at=NOW - 1.0)),
     ):
         assert calls(other, NOW) == ()
+
+
+def test_a_rollback_that_was_raised_is_another_deadline_at_risk() -> None:
+    first, raised = (
+        calls(rolling(predicted_seconds=900.0, expedited_at=at), NOW)[0] for at in (None, INCIDENT.decided_at + 30.0)
+    )
+    assert (first.kind, raised.kind) == (MessageKind.DEADLINE_AT_RISK, MessageKind.DEADLINE_AT_RISK)
+    assert (first.since, raised.since - first.since) == (INCIDENT.decided_at, 30.0)
+    assert raised.occasion != first.occasion
+
+
+def test_a_reason_that_only_another_version_knows_holds_no_rollout() -> None:
+    waits = State(phase=Phase.PROGRESSING, conditions=progressing("AwaitingTheFuture"))
+    assert calls(waits, NOW) == ()
+
+
+LONG_AGO = NOW - 2 * STEP_SECONDS
+POOR = progressing(Reason.EVIDENCE_INSUFFICIENT, "True")
+WAITS = State(phase=Phase.PROGRESSING, step_since=LONG_AGO, waits_since=LONG_AGO, conditions=POOR)
+
+
+@pytest.mark.parametrize(
+    ("state", "date"),
+    [(WAITS, "step_since"), (WAITS, "waits_since"), (STANDS["MetricsMissing"][0], "no_data_since")],
+)
+def test_what_stands_for_nobody_knows_how_long_is_not_told_of(state: State, date: str) -> None:
+    later = NOW + NO_DATA_SECONDS
+    assert len(calls(state, later)) == 1
+    assert calls(replace(state, **{date: None}), later) == ()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("breached", [["hot-1"], ["hot-1", "hot-2", "hot-3"]])

@@ -5,18 +5,23 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import policy
 from lab.model.world import World
+from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.commands import Command
+from precision_operator.api.drill import DrillResult
 from precision_operator.api.mitigation import MitigationResult
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import deleted_policy
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.state import Phase
-from precision_operator.core.commands import Allowed, allowed
+from precision_operator.api.state import Phase, Restart, State, Suspension
+from precision_operator.core.commands import Allowed, Refused, allowed
 from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, answer, fleet, held_names, incident_of, promoted, respec, until
 from tests.support.mitigations import breached
 from tests.support.rollbacks import by_canary, compared
+from tests.support.standing_calls import DRILL, NOW, WINDOW, rolling
 
 MILD = {Signal.OVERFLOW: 0.25}
 SLOWLY = {"gradual": {"sustain": "0s", "batchShare": 0.1}, "mitigation": {"overflow": {"window": "0s"}}}
@@ -175,6 +180,50 @@ def test_an_abort_hurries_a_gradual_rollback_once() -> None:
 def test_a_command_is_taken_where_it_changes_something(command: Command, phases: set[Phase]) -> None:
     world = guarding()
     assert {phase for phase in Phase if allowed(command, world.policy, replace(world.state, phase=phase))} == phases
+
+
+WORSE = Comparison(verdict=CanaryVerdict.WORSE)
+CANARY = replace(rolling(strategy=Strategy.CANARY), comparison=Comparison())
+WELL = State(phase=Phase.HEALTHY)
+RUNNING = replace(DRILL, result=DrillResult.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("command", "state", "because"),
+    [
+        (Command.PROMOTE, State(phase=Phase.PROGRESSING, comparison=WORSE), None),
+        (Command.PROMOTE, State(phase=Phase.PROGRESSING, comparison=Comparison()), Reason.NOT_AWAITING_APPROVAL),
+        (Command.PROMOTE, State(phase=Phase.HELD, comparison=WORSE), Reason.NOT_AWAITING_APPROVAL),
+        (Command.PROMOTE, CANARY, None),
+        (Command.RETRY, CANARY, Reason.COMPARING_CANARY),
+        (Command.RETRY, replace(CANARY, comparison=WORSE), None),
+        (Command.DRILL, WELL, None),
+        (Command.DRILL, replace(WELL, members=("a",), last_drill=RUNNING), Reason.DRILL_REFUSED),
+        (Command.DRILL, replace(WELL, mitigations=(WINDOW,)), Reason.DRILL_REFUSED),
+        (Command.DRILL, replace(WELL, restarts={"a": Restart(1, NOW)}), Reason.DRILL_REFUSED),
+        (Command.DRILL, replace(WELL, suspensions={"a": Suspension("uid", 1, NOW)}), Reason.DRILL_REFUSED),
+    ],
+)
+def test_a_command_is_refused_where_something_else_stands_in_its_way(
+    command: Command, state: State, because: Reason | None
+) -> None:
+    found = allowed(command, policy(), state)
+    assert (None if isinstance(found, Allowed) else found.reason) == because
+
+
+def test_a_pause_lets_a_rollback_through_and_nothing_that_goes_forward() -> None:
+    suspended = policy(suspend=True)
+    answers = {command: allowed(command, suspended, WELL) for command in Command}
+    passed = {command for command, found in answers.items() if found}
+    assert passed == {Command.ABORT, Command.ROLLBACK}
+    assert [found.reason for found in answers.values() if not found] == [Reason.SUSPENDED] * (len(answers) - 2)
+
+
+@pytest.mark.parametrize("command", Command)
+def test_no_command_of_a_deleted_policy_is_carried_out(command: Command) -> None:
+    assert allowed(command, deleted_policy("ns", "fleet", WELL), WELL) == Refused(
+        Reason.POLICY_DELETED, "was deleted, so nobody reads its commands"
+    )
 
 
 def test_a_fleet_that_a_new_target_made_pending_can_be_rolled_back() -> None:

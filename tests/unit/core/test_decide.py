@@ -17,7 +17,19 @@ from precision_operator.core.actions import DeleteAssignment, DeletePod, EvictPo
 from precision_operator.core.decide import IDLE_SECONDS, decide
 from precision_operator.core.model import Observation, RefusedWrite
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, promoted, respec
+from tests.support.fleets import (
+    NAN,
+    OVERFLOWS,
+    answer,
+    change,
+    condition,
+    emergency,
+    fleet,
+    promoted,
+    respec,
+    restart_only,
+    until,
+)
 from tests.support.views import keys
 
 INTERVAL = 15.0
@@ -268,10 +280,38 @@ def test_writes_that_the_api_server_refuses_are_shown_and_change_no_decision() -
     world.step()
     assert world.state.phase is Phase.ROLLING_BACK
     assert shown(world, "WritesAccepted") == ("False", "Forbidden")
-    assert "RequestPod hot-1-2" in condition(world, "WritesAccepted").message
+    assert condition(world, "WritesAccepted").message == "not written: RequestPod hot-1-2 (Forbidden)"
     world.observe = observe  # type: ignore[method-assign]
     world.step()
     assert shown(world, "WritesAccepted") == ("True", "WritesAccepted")
+
+
+def test_of_many_writes_that_are_refused_three_are_named_and_the_rest_are_counted() -> None:
+    world = promoted()
+    refused = tuple(RefusedWrite(f"RequestPod hot-{index}", Reason.FORBIDDEN) for index in range(5))
+    seen = replace(world.observe(), refused=refused)
+    world.observe = lambda: seen  # type: ignore[method-assign]
+    world.step()
+    message = condition(world, "WritesAccepted").message
+    assert ("RequestPod hot-2 (Forbidden), and 2 more" in message, "hot-3" in message) == (True, False)
+
+
+def test_of_many_workloads_whose_pods_do_not_go_three_are_named_and_the_rest_are_counted() -> None:
+    world = restart_only(5)
+    for name in world.workloads:
+        world.runs_on(name, "n7")
+        world.unreachable.add(name)
+    until(emergency(world), lambda w: "more" in condition(w, "Blocked").message, seconds=5.0)
+    message = condition(world, "Blocked").message
+    assert ("old-02: " in message, "old-03: " in message, message.endswith(", and 2 more")) == (True, False, True)
+
+
+def test_a_workload_whose_own_labels_disagree_with_its_templates_is_named() -> None:
+    world = promoted()
+    change(world, "hot-1", labels_disagree=True)
+    world.step()
+    assert shown(world, "Accepted") == ("True", "LabelsDisagree")
+    assert ": hot-1;" in condition(world, "Accepted").message
 
 
 def with_refusals(world: World, refusals: Mapping[str, Refusal]) -> None:

@@ -123,6 +123,15 @@ def test_another_attempt_asks_for_its_own_share_of_good_runs_where_runs_are_aske
     assert facts(world).attempt.promotion[Signal.FAILURES].promote_below == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("speed", "own", "expected"), [(1.0, None, 1.0), (1.0, 1.2, 1.2), (0, None, None), (0, 1.2, 1.2)]
+)
+def test_another_attempt_asks_for_speed_where_it_is_to(speed: float, own: float | None, expected: float | None) -> None:
+    world = fleet(criteria={"speed": {"promoteAbove": own}}, reenable={"speed": speed})
+    world.state = replace(world.state, attempts=1)
+    assert facts(world).attempt.promotion[Signal.SPEED].promote_above == expected
+
+
 def test_a_workload_that_is_assigned_reduced_precision_is_guarded_though_it_is_no_member() -> None:
     """Of a fleet whose target has changed nobody is a member, and what was moved is looked after all the same."""
     world = promoted()

@@ -81,6 +81,19 @@ def test_on_a_gpu_that_is_not_counted_no_hours_are_saved(gpus: int | None) -> No
     assert gained.known == {"speed", "memory", "loss"}
 
 
+@pytest.mark.parametrize("gpus", [(4, 0), (0, 4)])
+def test_of_a_workload_whose_pods_have_gpus_only_in_part_no_hours_are_known(gpus: tuple[int, int]) -> None:
+    mixed = workload("a", pods=(pod("a", gpus=gpus[0]), pod("b", gpus=gpus[1])))
+    assert found([mixed], reported(a=trains(on=ON_CPU), b=trains(on=ON_CPU))).known == {"speed", "memory", "loss"}
+
+
+@pytest.mark.parametrize("work", [None, -1.0, 2 * LONGEST_SECONDS])
+def test_work_of_any_pod_that_is_not_known_or_not_believed_makes_the_hours_unknown(work: float | None) -> None:
+    pair = workload("a", pods=(pod("a", gpus=1), pod("b", gpus=1)))
+    gained = found([pair], reported(a=trains(work=work), b=trains()))
+    assert (gained.gpu_hours, gained.gpu_rate) == (None, 1.0)
+
+
 def test_without_a_baseline_a_workload_counts_in_nothing_but_their_number() -> None:
     both = found([one("a"), one("b")], reported(a=trains(), b=without_baseline()))
     alone = found([one("a")], reported(a=trains()))

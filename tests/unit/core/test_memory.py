@@ -2,15 +2,20 @@
 
 from dataclasses import replace
 
+import pytest
+
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
-from precision_operator.api.state import Phase
+from precision_operator.api.spec import Delivery, OnMemoryShortage, RollbackSpec
+from precision_operator.api.state import Phase, Restart, State
 from precision_operator.core.actions import DeletePod, Notify, RequestPod
-from precision_operator.core.model import RestartBy
+from precision_operator.core.memory import BF16_BYTES, fallback_in_bf16, shortage_events
+from precision_operator.core.model import PodSignals, RestartBy
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, answer, change, until
-from tests.support.views import key
+from tests.support.fleets import NAN, answer, change, respec, until
+from tests.support.rollbacks import by_canary, canary_of, compared
+from tests.support.views import key, literal, pod, reported, workload
 
 AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
 
@@ -71,6 +76,13 @@ def test_a_workload_that_was_asked_before_is_not_restarted_for_memory() -> None:
     assert key("crowded") not in decision.state.restarts
 
 
+def test_what_only_a_restart_moves_is_not_said_to_be_restarted_for_its_memory() -> None:
+    both = (workload("hot"), literal("old"))
+    begun = State(restarts={w.key: Restart(1, 0.0) for w in both})
+    (said,) = shortage_events(both, reported(p=PodSignals(fp32_shortage_bytes=1e9)), State(), begun)
+    assert said.message.startswith("FP32 needs more device memory than hot have left: restarted")
+
+
 ALLOWED = {"rollback": {"onMemoryShortage": "BF16"}}
 
 
@@ -90,6 +102,12 @@ def test_where_the_policy_allows_it_bf16_takes_the_place_of_a_restart() -> None:
     assert ["crowded" in text and "BF16" in text for text in said] == [True]
     until(world, lambda w: w.state.phase is Phase.HELD)
     assert (world.restarts, world.really_in(Mode.BF16)) == ({}, {"crowded"})
+
+
+def test_where_bf16_is_the_fallback_nobody_is_listed_for_want_of_memory() -> None:
+    world = fleet(fallback="bf16", **ALLOWED)
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert (world.state.modes, world.really_in(Mode.BF16)) == ({}, {"crowded", "roomy"})
 
 
 def test_a_rollback_waits_for_the_acknowledgement_of_bf16() -> None:
@@ -133,6 +151,28 @@ def test_an_event_says_that_what_nothing_makes_anew_may_run_out_of_memory() -> N
     assert sum("crowded" in text and "may run out of memory" in text for text in said) == 1
 
 
+def test_who_follows_a_canary_goes_to_bf16_where_it_lacks_memory_and_the_canary_to_the_fallback() -> None:
+    world = by_canary()
+    respec(world, rollback=replace(world.policy.spec.rollback, on_memory_shortage=OnMemoryShortage.BF16))
+    world.crowded = {name for name, view in world.workloads.items() if view.hot}
+    canary = canary_of(compared(world))
+    answer(world, "promote")
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0)
+    assert world.really_in(Mode.BF16) == world.crowded - canary
+    assert canary
+
+
+def test_as_many_go_to_bf16_as_the_assignment_has_room_to_remember() -> None:
+    many = [workload(f"w-{number:03}", pods=(pod(f"p-{number}"),)) for number in range(600)]
+    says = reported(**{f"p-{number}": PodSignals(fp32_shortage_bytes=1e9) for number in range(600)})
+    rules = RollbackSpec(on_memory_shortage=OnMemoryShortage.BF16)
+    state = State(modes=dict.fromkeys((w.key for w in many), Mode.FP16))
+    movable = tuple((w, Delivery.HOT) for w in many)
+    found = fallback_in_bf16(rules, Mode.FP32, state, says, movable)
+    assert len(found) == BF16_BYTES // (len(many[0].key) + len(':"bf16","",')) < len(many)
+    assert found == {w.key for w in many[: len(found)]}
+
+
 def test_a_retry_promotes_from_bf16_as_from_anything_else() -> None:
     world = in_bf16()
     world.bad, world.crowded = {}, set()
@@ -164,3 +204,10 @@ def test_what_lacks_memory_and_has_a_change_of_its_template_pending_is_flipped_a
     ]
     until(world, lambda w: w.state.phase is Phase.HELD)
     assert (world.really_in(Mode.FP32), world.restarts) == ({"crowded", "roomy"}, {})
+
+
+@pytest.mark.parametrize(
+    ("missing", "lacks"), [(None, False), (0.0, False), (-1e9, False), (float("nan"), False), (1e9, True)]
+)
+def test_memory_is_lacking_where_some_is_known_to_be_missing(missing: float | None, lacks: bool) -> None:
+    assert PodSignals(fp32_shortage_bytes=missing).lacks_memory is lacks

@@ -13,11 +13,13 @@ from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase, State
-from precision_operator.core.actions import RequestPod
+from precision_operator.api.wire import format_time
+from precision_operator.core.actions import Notify, RequestPod
 from precision_operator.core.decide import Decision, decide
+from precision_operator.core.mitigation import ladder
 from precision_operator.core.mitigation.ladder import ended
 from precision_operator.core.model import Observation
-from tests.support.fleets import ROLLED_BACK, answer, change, promoted, until
+from tests.support.fleets import ROLLED_BACK, answer, change, held_names, promoted, until
 from tests.support.mitigations import EVALUATION, MILD, QUICK, RULES, SLOW, WINDOWS, breached, window
 from tests.support.views import key, keys
 
@@ -133,6 +135,33 @@ def test_the_windows_of_workloads_that_are_gone_are_forgotten() -> None:
     world.drop("hot-0")
     world.run(2)
     assert world.state.mitigations == ()
+
+
+def test_an_open_window_of_a_workload_that_nothing_moves_any_more_is_forgotten() -> None:
+    world = breached()
+    change(world, "hot-0", hot=False, literal=False)
+    world.run(1)
+    assert world.state.mitigations == ()
+
+
+def test_what_there_is_no_room_to_remember_is_rolled_back_without_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "MITIGATIONS_BYTES", 600)
+    world = breached("hot-0", "hot-1")
+    assert [m.name for m in world.state.mitigations] == ["hot-0"]
+    until(world, lambda w: w.state.held, seconds=15.0, passes=10)
+    assert (held_names(world), window(world).open) == ({"hot-1"}, True)
+
+
+def test_what_is_tried_on_several_is_told_of_once_with_the_end_of_the_first_window() -> None:
+    world = breached("hot-0", "hot-1")
+    until(world, lambda w: all(m.acknowledged_at for m in w.state.mitigations), seconds=15.0, passes=3)
+    world.now += 200.0
+    ends = {"hot-0": world.now + 400.0, "hot-1": world.now + 300.0}
+    windows = tuple(replace(m, until=round(ends[m.name], 3)) for m in world.state.mitigations)
+    world.state = replace(world.state, mitigations=windows)
+    (said,) = (action.message for action in world.step().actions if isinstance(action, Notify))
+    assert said.startswith("GrowthInterval in hot-0, hot-1: ")
+    assert f" stands at {format_time(ends['hot-1'])} is" in said
 
 
 def one(name: str, result: MitigationResult) -> Mitigation:

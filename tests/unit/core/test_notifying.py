@@ -94,9 +94,10 @@ def test_a_drill_is_proposed_until_one_has_passed_and_again_after_each_rollback(
     assert first.occasion != second.occasion
 
 
-def test_a_retried_rollback_waits_for_no_trainer_any_more() -> None:
-    state, _ = STANDS["Unresponsive"]
-    assert kinds(replace(state, phase=Phase.HEALTHY), NOW) == []
+@pytest.mark.parametrize("kind", ["Unresponsive", "DeadlineAtRisk", "DeadlineMissed"])
+def test_a_retried_rollback_waits_for_no_trainer_any_more(kind: str) -> None:
+    state, after = STANDS[kind]
+    assert kinds(replace(state, phase=Phase.HEALTHY), NOW + after) == []
 
 
 def test_a_new_leader_owes_what_stands_though_it_saw_no_edge_and_nothing_that_was_told() -> None:
@@ -203,6 +204,25 @@ def test_a_failure_does_not_wait_behind_a_dozen_harmless_messages() -> None:
     assert [found.due_at for found in owed(state, told, NOW)] == [NOW]
     state, _ = STANDS["ApprovalWanted"]
     assert [found.due_at > NOW for found in owed(state, told, NOW)] == [True]
+
+
+def test_a_message_of_a_kind_that_only_another_version_knows_is_remembered_and_delays_nothing() -> None:
+    told = [Notified("KindOfTheFuture/Stuck", "once", NOW)]
+    state, _ = STANDS["ApprovalWanted"]
+    assert [found.due_at for found in owed(state, told, NOW)] == [NOW]
+    assert remembered(replace(state, notified=tuple(told)), (), NOW) == tuple(told)
+
+
+def test_of_more_than_a_dozen_that_stand_at_once_the_rest_waits_an_hour() -> None:
+    bad = [("False", ("Accepted", "AdmissionEnforced", "FailSafe", "WritesAccepted", "KindsSupported"))]
+    bad += [("True", ("InjectionRefused", "Alerting", "SpeedupLow", "PendingRevision", "CapacityLost"))]
+    conditions = [condition(kind, status, seconds=SETTLE_SECONDS) for status, kinds in bad for kind in kinds]
+    conditions += [condition("MetricsAvailable", "False"), *progressing(Reason.CAUSE_NOT_PRECISION)]
+    windows = STANDS["InvestigationBegun"][0].mitigations
+    state = State(phase=Phase.HEALTHY, phase_since=NOW - DRILL_SECONDS, enforce=True, no_data_since=NOW - HOUR_SECONDS)
+    found = owed(replace(state, mitigations=windows, conditions=tuple(conditions)), (), NOW)
+    harmless = [entry.due_at for entry in found if entry.call.kind.tone is not Tone.FAILURE]
+    assert harmless == [NOW] * MOST_AN_HOUR + [NOW + HOUR_SECONDS]
 
 
 @pytest.mark.parametrize("urgent", [True, False])

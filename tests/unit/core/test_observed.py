@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lab.model.policies import FAST
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -11,7 +12,7 @@ from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.decide import Decision
-from tests.support.fleets import NAN, answer, condition, fleet, promoted, respec, until
+from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, moving, promoted, respec, until
 from tests.support.views import key
 
 
@@ -37,6 +38,25 @@ def test_a_rollout_is_announced_once_and_not_begun() -> None:
     assert condition(world, "Progressing").status == "False"
 
 
+def test_the_next_step_of_a_rollout_under_way_is_announced_once_its_evidence_is_there() -> None:
+    world = moving()
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    world.step(1.0)
+    assert (world.summary.reason, world.state.phase) == ("Observing", Phase.PROGRESSING)
+    until(world, lambda w: w.summary.reason == "WouldAct", seconds=15.0)
+    assert condition(world, "WouldAct").message.startswith("would promote: step 2 of 3")
+    assert (world.state.phase, world.state.step_index) == (Phase.PROGRESSING, 0)
+
+
+def test_a_rollback_of_nobody_in_particular_is_told_as_one_of_the_fleet() -> None:
+    world = promoted(evaluation={**FAST["evaluation"], "onNoData": "Rollback", "noDataLimit": "60s"})
+    world.unobservable = set(world.workloads)
+    until(world, lambda w: w.state.silent)
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    until(world, lambda w: w.summary.reason == "WouldAct", seconds=15.0)
+    assert condition(world, "WouldAct").message.endswith(", for NoData in the fleet")
+
+
 def test_what_waits_says_for_what_it_would_wait() -> None:
     world = observing()
     world.metrics_away = True
@@ -58,6 +78,16 @@ def test_a_breach_is_reported_and_the_fleet_stays_as_it_is() -> None:
     assert told[0][1].startswith("would roll back (Emergency, P0), for ")
     assert (world.modes, world.writes, world.state.phase) == (before, writes, Phase.HEALTHY)
     assert world.state.failing
+
+
+def test_another_reason_for_which_it_would_act_is_told_of_too() -> None:
+    world = promoted()
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    told = list[str]()
+    for values in (OVERFLOWS, NAN):
+        world.bad = dict.fromkeys(world.workloads, values)
+        told += [message.rpartition(", for ")[2] for _ in range(5) for _, message in events(world.step())]
+    assert [text.partition(" in ")[0] for text in told] == ["OverflowRateHigh", "LossNotFinite"]
 
 
 def test_a_steady_breach_costs_an_observed_fleet_no_write() -> None:

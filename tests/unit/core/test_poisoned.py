@@ -6,6 +6,7 @@ import pytest
 
 from lab.model.world import World
 from precision_operator.api.incident import Scope
+from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
@@ -13,7 +14,7 @@ from precision_operator.core.derive import derive_facts
 from precision_operator.core.rollback.alone import hold
 from precision_operator.core.rollback.triggers import Trigger
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, OVERFLOWS, answer, fleet, held_names, promoted, until
+from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, held_names, promoted, respec, until
 from tests.support.views import key, keys
 
 TWICE = {"evaluation": {"interval": "15s", "failureLimit": 1, "minSamples": 1, "window": "60s"}}
@@ -115,3 +116,14 @@ def test_whose_weights_are_poisoned_stays_known_when_another_is_rolled_back_by_i
     )
     after = hold(derive_facts(world.policy, state, world.observe(), world.now), another)
     assert after.poisoned == keys("hot-1", "hot-3")
+
+
+def test_a_trainer_that_ignores_its_rewind_stays_named_when_another_rollout_begins() -> None:
+    world = promoted()
+    world.bad, world.unresponsive = {"hot-1": NAN}, {"hot-1"}
+    until(world, lambda w: condition(w, "WeightsSuspect").status == "True", seconds=15.0)
+    world.bad = {}
+    respec(world, target=Mode.BF16)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
+    assert held_names(world) == {"hot-1"}
+    assert condition(world, "WeightsSuspect").message.startswith("hot-1: a loss was not finite")

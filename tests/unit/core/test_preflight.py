@@ -13,7 +13,7 @@ from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.calling import calls
 from precision_operator.core.model import Observation, RunsOn
-from tests.support.fleets import condition
+from tests.support.fleets import answer, condition, phase_of
 from tests.support.views import key
 
 GOOD = RunsOn("2.6.0+cu124", "cuda", "9.0")
@@ -33,7 +33,7 @@ def fleet(
         found = observe()
         assert found.evaluation is not None
         pods = {
-            pod.name: replace(found.evaluation.pods[pod.name], runs_on=said.get(name, GOOD))
+            pod.name: replace(found.evaluation.pods[pod.name], runs_on=said.get(pod.name, said.get(name, GOOD)))
             for name, workload in world.workloads.items()
             for pod in workload.pods
         }
@@ -181,3 +181,20 @@ def test_it_ends_with_some_distance_so_that_noise_tells_nothing_twice() -> None:
 )
 def test_elsewhere_nothing_is_told(world: Callable[[], World]) -> None:
     assert condition(world(), "SpeedupLow").status == "False"
+
+
+def test_one_pod_on_cuda_is_enough_to_be_told_of() -> None:
+    world = fleet({"pair-4": None})
+    world.add("pair", pods=2)
+    world.everywhere, world.bad = {Signal.SPEED: 1.7}, {"pair": {Signal.SPEED: 1.2}}
+    world.run(20)
+    assert [pod.name for pod in world.workloads["pair"].pods] == ["pair-3", "pair-4"]
+    assert "on CUDA in pair:" in condition(world, "SpeedupLow").message
+
+
+def test_of_what_is_rolled_back_it_says_nothing_from_the_decision_on() -> None:
+    world = gaining(1.2)
+    assert condition(world, "SpeedupLow").status == "True"
+    answer(world, "abort")
+    world.step()
+    assert (phase_of(world), condition(world, "SpeedupLow").status) == (Phase.ROLLING_BACK, "False")

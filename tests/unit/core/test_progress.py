@@ -6,6 +6,8 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
+from precision_operator.api.state import Phase, State
+from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT, Summary
 from precision_operator.core.model import Evaluation, PodSignals, PodView, Request, RestartBy, WorkloadView
 from precision_operator.core.progress import (
     Progress,
@@ -15,7 +17,8 @@ from precision_operator.core.progress import (
     progress_of,
     resolve_delivery,
 )
-from tests.support.views import literal, pod, reported, workload
+from precision_operator.core.status.summary import has_acknowledged
+from tests.support.views import keys, literal, pod, reported, workload
 
 FP16 = frozenset({Mode.FP16})
 ASKED = pod("p-0", request=Request(7, Mode.FP16))
@@ -205,3 +208,21 @@ def test_new_pods_only_is_done_at_once_whatever_runs() -> None:
 )
 def test_a_workload_is_complete_when_all_its_pods_have_started(pods: tuple[PodView, ...], expected: bool) -> None:
     assert complete(replace(HOT, replicas=2, pods=pods)) is expected
+
+
+@pytest.mark.parametrize(
+    ("state", "silent", "said"),
+    [
+        (State(), (), None),
+        (State(phase=Phase.HEALTHY), (), None),
+        (State(phase=Phase.HEALTHY, members=keys("w")), (), True),
+        (State(phase=Phase.HEALTHY, members=keys("w")), ("w",), False),
+        (State(phase=Phase.HELD), ("w", *("other",) * UNACKNOWLEDGED_LIMIT), False),
+        (State(phase=Phase.HELD), ("other",) * UNACKNOWLEDGED_LIMIT, None),
+        (State(phase=Phase.HELD), ("other",) * (UNACKNOWLEDGED_LIMIT - 1), True),
+    ],
+)
+def test_a_summary_says_of_a_workload_that_counts_whether_it_has_acknowledged_as_far_as_its_list_reaches(
+    state: State, silent: tuple[str, ...], said: bool | None
+) -> None:
+    assert has_acknowledged(Summary(unacknowledged=silent), state, workload("w")) is said

@@ -2,22 +2,27 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from lab.model.policies import FAST
 from lab.model.world import World
 from precision_operator.api.choices import Severity
 from precision_operator.api.incident import Incident, Scope
+from precision_operator.api.mitigation import MitigationResult
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicyEnforcement, PolicySpec
-from precision_operator.api.state import Phase
+from precision_operator.api.state import Failing, Phase, Restart, Suspension
+from precision_operator.core.actions import Notify
 from precision_operator.core.evidence.readings import Ok, good_range, judge
-from precision_operator.core.model import PodView
+from precision_operator.core.model import Observation, PodSignals, PodView, RunsOn
 from precision_operator.core.observer import RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
 from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import answer, held, promoted, until
+from tests.support.standing_calls import WINDOW
 
 
 def resting(world: World | None = None) -> tuple[World, Rest]:
@@ -31,10 +36,42 @@ def resting(world: World | None = None) -> tuple[World, Rest]:
     raise AssertionError("it never rests")
 
 
-def test_it_goes_on_with_new_values_that_are_good() -> None:
-    world, rest = resting()
-    world.everywhere = {Signal.SPEED: 1.9}
+def reporting(seen: Observation, change: Callable[[PodSignals], PodSignals]) -> Observation:
+    """The same of all pods, but for this."""
+    assert seen.evaluation is not None
+    pods = {name: change(signals) for name, signals in seen.evaluation.pods.items()}
+    return replace(seen, evaluation=replace(seen.evaluation, pods=pods))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda world: setattr(world, "everywhere", {Signal.SPEED: 1.9}),
+        lambda world: setattr(world, "everywhere", {Signal.FAILURES: float("nan")}),
+        lambda world: setattr(world, "everywhere", {Signal.MEMORY: 7.0}),
+        lambda world: setattr(world, "restart_slots", 0),
+    ],
+    ids=["other good values", "no run has ended", "a signal that is switched off", "slots of others"],
+)
+def test_it_goes_on_with_what_changes_no_decision(change: Callable[[World], None]) -> None:
+    world, rest = resting(promoted(criteria={"memory": {"enabled": False}}))
+    change(world)
     assert again(rest, world.observe(), world.now) == world.decide()
+
+
+@pytest.mark.parametrize(("device", "goes_on"), [("cuda", False), ("cpu", True)])
+def test_a_gain_that_falls_short_on_cuda_is_decided_on(device: str, goes_on: bool) -> None:
+    _, rest = resting()
+
+    def at(speed: float) -> Observation:
+        on = RunsOn(device=device)
+        return reporting(
+            rest.seen.observation, lambda s: replace(s, runs_on=on, values={**s.values, Signal.SPEED: speed})
+        )
+
+    fast = rest_of(replace(rest.seen, observation=at(1.5)))
+    assert fast is not None
+    assert (again(fast, at(1.05), rest.seen.now) is not None) is goes_on
 
 
 def test_a_fleet_that_was_rolled_back_once_rests_again_when_its_window_is_clear() -> None:
@@ -55,6 +92,28 @@ def test_a_fleet_whose_window_reaches_back_into_a_rollback_is_decided_anew() -> 
     )  # fmt: skip
     state = replace(seen.before, incident=incident)
     assert rest_of(replace(seen, before=state, decision=replace(seen.decision, state=state))) is None
+
+
+@pytest.mark.parametrize(
+    "going_on",
+    [
+        {"failing": (Failing("apps/Deployment/hot-0", Signal.MEMORY, Severity.P3, 1.0),)},
+        {"mitigations": (replace(WINDOW, result=MitigationResult.MITIGATED),)},
+        {"restarts": {"apps/Deployment/literal": Restart(1, 1.0)}},
+        {"suspensions": {"batch/Job/job": Suspension("uid", 1, 1.0)}},
+    ],
+    ids=lambda going_on: next(iter(going_on)),
+)
+def test_a_fleet_of_which_something_still_takes_its_time_does_not_rest(going_on: dict[str, Any]) -> None:
+    _, rest = resting()
+    state = replace(rest.seen.before, **going_on)
+    assert rest_of(replace(rest.seen, before=state, decision=replace(rest.seen.decision, state=state))) is None
+
+
+def test_a_pass_that_writes_is_followed_by_a_decision() -> None:
+    _, rest = resting()
+    writes = replace(rest.seen.decision, actions=(Notify(Reason.MEMORY_TOO_SMALL, "hot-0"),))
+    assert rest_of(replace(rest.seen, decision=writes)) is None
 
 
 @pytest.mark.parametrize(
@@ -120,6 +179,13 @@ def test_another_leader_decides_anew() -> None:
     assert again(rest, replace(world.observe(), epoch=2), world.now) is None
 
 
+def test_a_clock_that_was_set_is_decided_on() -> None:
+    world, rest = resting()
+    seen = world.observe()
+    assert seen.evaluation is not None
+    assert again(rest, replace(seen, evaluation=replace(seen.evaluation, clock_since=world.now)), world.now) is None
+
+
 def test_samples_that_grow_old_are_decided_on() -> None:
     world, rest = resting()
     seen = world.observe()
@@ -128,12 +194,21 @@ def test_samples_that_grow_old_are_decided_on() -> None:
     assert again(rest, replace(seen, evaluation=late), world.now + 3600.0) is None
 
 
-def test_steps_that_are_no_number_are_decided_on() -> None:
-    world, rest = resting()
-    seen = world.observe()
-    assert seen.evaluation is not None
-    pods = {name: replace(signals, steps=float("nan")) for name, signals in seen.evaluation.pods.items()}
-    assert again(rest, replace(seen, evaluation=replace(seen.evaluation, pods=pods)), world.now) is None
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda signals: replace(signals, steps=float("nan")),
+        lambda signals: replace(signals, sampled_at=None),
+        lambda signals: replace(signals, sampled_at=signals.sampled_at - 31.0),
+        lambda signals: replace(signals, values={**signals.values, Signal.DIVERGENCE: float("nan")}),
+    ],
+    ids=["steps are no number", "no acknowledgement", "older than half a window", "a loss is no number"],
+)
+def test_a_fleet_of_which_a_reading_is_not_good_does_not_rest(change: Callable[[PodSignals], PodSignals]) -> None:
+    world, rest = resting(promoted(evaluation={**FAST["evaluation"], "window": "60s"}))
+    poor = reporting(rest.seen.observation, change)
+    assert rest_of(replace(rest.seen, observation=poor)) is None
+    assert again(rest, poor, world.now) is None
 
 
 @pytest.mark.parametrize("signal", Signal)

@@ -1,18 +1,19 @@
 """What a window of mitigation spares, until which moment, and on whom something can be tried in it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from lab.model.world import World
-from precision_operator.api.mitigation import Mitigation, Rung
+from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
-from precision_operator.core.mitigation.windows import promotion_waits, rungs_left, spared
+from precision_operator.core.mitigation.windows import TUNINGS, promotion_waits, rungs_left, spared, tuning_of
 from tests.support.fleets import promoted
 from tests.support.views import key
 
@@ -58,6 +59,32 @@ def test_a_window_spares_a_mild_breach_until_it_ends(
     window: str, left: float, severity: Severity, expected: bool
 ) -> None:
     assert spared(breached(window=window, left=left), breach(severity)) is expected
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("Gradual", True), ("Canary", True), ("Emergency", False), ("Hold", False)]
+)
+def test_a_window_comes_before_a_patient_answer_only(strategy: str, expected: bool) -> None:
+    world = promoted(rollback={"strategies": {"P2": strategy}})
+    assert spared(with_window(world, 300.0), breach()) is expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "asks"),
+    [
+        ({}, True),
+        ({"result": MitigationResult.FAILED}, False),
+        ({"acknowledged_at": 1.0}, False),
+        ({"rung": Rung.BF16}, False),
+    ],
+    ids=["open", "over", "applied", "a mode is no tuning"],
+)
+def test_a_loss_scaler_is_asked_until_it_has_applied_what_is_tried(fields: dict[str, Any], asks: bool) -> None:
+    facts = breached()
+    state = replace(facts.state, mitigations=(replace(facts.state.mitigations[0], **fields),))
+    facts = replace(facts, state=state)
+    view = next(w for w in facts.workloads if w.name == "hot-1")
+    assert tuning_of(facts, view) == ((TUNINGS[Rung.HALVE_SCALE], 7) if asks else (None, 0))
 
 
 @pytest.mark.parametrize(("left", "reason"), [(0.001, "Mitigating"), (0.0, "MitigationExhausted")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -121,3 +122,12 @@ def test_a_new_policy_is_reconciling_before_its_metrics_were_read() -> None:
     summary = begun(policy(), 1000.0)
     assert (summary.observed_generation, summary.phase, summary.reason) == (1, Phase.PENDING, "AwaitingEvaluation")
     assert [(c.type, c.status) for c in summary.conditions] == [("Ready", "False"), ("Reconciling", "True")]
+
+
+@pytest.mark.parametrize("stands", [promoted, moving, held])
+def test_a_reason_that_only_another_version_knows_stands_in_nobodys_way(stands: Callable[[], World]) -> None:
+    world = stands()
+    before = current(world)
+    world.state = replace(world.state, reason="AwaitingTheFuture")
+    world.step()
+    assert current(world) == before

@@ -25,7 +25,7 @@ def counted(found: Failing | None, now: Failing, spec: EvaluationSpec, *, clock_
     # Alerts wake evaluations out of turn: they must not shorten the row that a rollback needs.
     again = 0 <= now.evaluated_at - found.evaluated_at < TURN_SHARE * spec.interval_seconds
     if again or believed(found, spec.failure_limit):
-        return found if found.key else replace(found, key=now.key)
+        return replace(found, key=now.key)
     return replace(now, since=found.since, count=found.count + 1)
 
 

@@ -176,5 +176,4 @@ def _on_rung(facts: Facts, window: Mitigation, rung: Rung) -> Mitigation:
         rung_since=facts.now,
         generation=facts.fleet.next_generation,
         acknowledged_at=None,
-        good_since=None,
     )

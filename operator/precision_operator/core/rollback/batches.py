@@ -57,7 +57,7 @@ def _in_turn(desired: Desired, facts: Facts, incident: Incident) -> bool:
 
 def _saved(workload: WorkloadView, facts: Facts, incident: Incident) -> bool:
     """All of its pods have saved a checkpoint since the decision; of a process group one rank does it for all."""
-    seen = facts.evaluation.pods if facts.evaluation is not None else {}
+    seen = facts.signals
     pods = [seen.get(pod.name, PodSignals()) for pod in live_pods(workload)]
     times = [pod.checkpoint_at for pod in pods if not (pod.in_a_group and pod.checkpoint_at is None)]
     return bool(times) and all(time is not None and time > incident.decided_at for time in times)

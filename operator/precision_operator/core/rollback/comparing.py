@@ -26,12 +26,12 @@ _HOLDS = {
     CanaryVerdict.INCONCLUSIVE: "there was not enough data to tell the canary from the rest",
 }
 
-
-_REASONS = {
+HELD_FOR = {
     CanaryVerdict.NO_DIFFERENCE: Reason.CANARY_NO_DIFFERENCE,
     CanaryVerdict.WORSE: Reason.CANARY_WORSE,
     CanaryVerdict.INCONCLUSIVE: Reason.CANARY_INCONCLUSIVE,
 }
+"""Verdict → the reason for which the canary is held; any other is open, or the rest follows."""
 
 
 def canary_first(facts: Facts, everything: Iterable[Desired]) -> tuple[Desired, ...]:
@@ -145,16 +145,16 @@ def _promote(facts: Facts, everything: tuple[Desired, ...], comparison: Comparis
 
 def _hold(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:
     """The verdict is no reason to go on. The canary stays where it is, the rest too, until a person decides."""
-    state: State = replace(facts.state, comparison=comparison, reason=_REASONS[comparison.verdict])
+    state: State = replace(facts.state, comparison=comparison, reason=HELD_FOR[comparison.verdict])
     state = replace(
         state, message=f"{_HOLDS[comparison.verdict]} ({_figures(facts, comparison)}): nothing more is moved"
     )
     outcome = _held(replace(facts, state=state), everything, comparison)
-    return replace(outcome, notices=(Notify(_REASONS[comparison.verdict], state.message),))
+    return replace(outcome, notices=(Notify(HELD_FOR[comparison.verdict], state.message),))
 
 
 def _held(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:
-    reason = _REASONS[comparison.verdict]
+    reason = HELD_FOR[comparison.verdict]
     rest, at_once, end = (facts.command(reason, verb) for verb in ("promote", "rollback", "retry"))
     how = f"To roll back the rest: {rest}; at once: {at_once}; to end the rollback: {end}"
     waiting = Cause(reason, f"{_HOLDS[comparison.verdict]}; a person decides. {how}")

@@ -154,7 +154,7 @@ def _crashes(facts: Facts, workload: WorkloadView, progress: Progress) -> bool:
 
     The others of a process group wait for that one, and report nothing.
     """
-    seen = facts.evaluation.pods if facts.evaluation is not None else {}
+    seen = facts.signals
     accepted = accepted_modes(facts.fallback_of(workload), rollback=True)
     pods = live_pods(workload)
     others = [pod for pod in pods if not pod.stopped and pod.name in seen]

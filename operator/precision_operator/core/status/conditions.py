@@ -1,5 +1,6 @@
 """The conditions that a pass leaves behind."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from precision_operator.api.conditions import Condition, merge_conditions
@@ -19,6 +20,9 @@ from precision_operator.core.promotion.checks.preflight import checked
 from precision_operator.core.status.standing import standing
 from precision_operator.core.ungoverned import hot_only, undeliverable, undivided, unsupported
 from precision_operator.reasons import Reason
+
+_NAMED = 3
+"""Of writes that are refused, and of workloads that are blocked: so many are named, each with why."""
 
 
 def conditions(facts: Facts, outcome: Outcome, planned: Plan) -> tuple[Condition, ...]:
@@ -62,6 +66,11 @@ def _is(kind: str, true: bool, reason: str, message: str) -> Condition:
     return Condition(kind, "True" if true else "False", reason or Reason.PENDING, message)
 
 
+def _rest(found: Sequence[object]) -> str:
+    """How many there are beside those that are named."""
+    return f", and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+
+
 def without_messages(found: tuple[Condition, ...]) -> tuple[Condition, ...]:
     """As the state keeps them: an alert's message decides whether its Event is sent again, no other's does."""
     return tuple(c if c.type == ALERTING else replace(c, message="") for c in found)
@@ -98,9 +107,7 @@ def _writes(facts: Facts) -> Condition:
     refused = facts.observation.refused
     if not refused:
         return _is("WritesAccepted", True, Reason.WRITES_ACCEPTED, "")
-    text = f"not written: {', '.join(f'{write.what} ({write.reason})' for write in refused[:3])}"
-    if len(refused) > 3:
-        text += f", and {len(refused) - 3} more"
+    text = f"not written: {', '.join(f'{write.what} ({write.reason})' for write in refused[:_NAMED])}{_rest(refused)}"
     return _is("WritesAccepted", False, refused[0].reason, text)
 
 
@@ -148,10 +155,9 @@ def _blocked(planned: Plan) -> Condition:
     if not planned.blocked:
         return _is("Blocked", False, Reason.NOTHING_BLOCKED, "")
     shown = "; ".join(
-        f"{bounded(name, 63)}: {why.reason} {bounded(why.message, 100)}" for name, why in planned.blocked[:3]
+        f"{bounded(name, 63)}: {why.reason} {bounded(why.message, 100)}" for name, why in planned.blocked[:_NAMED]
     )
-    rest = f", and {len(planned.blocked) - 3} more" if len(planned.blocked) > 3 else ""
-    text = f"terminating pods do not go, and what runs in them is not known: {shown}{rest}"
+    text = f"terminating pods do not go, and what runs in them is not known: {shown}{_rest(planned.blocked)}"
     return _is("Blocked", True, planned.blocked[0][1].reason, text)
 
 
@@ -173,10 +179,10 @@ def _weights(facts: Facts, state: State) -> Condition:
 
 
 def _should_have_rewound(facts: Facts, state: State) -> bool:
-    """All are in the fallback, for longer than an acknowledgement takes."""
+    """All that was rolled back is in the fallback, for longer than an acknowledgement takes."""
     over = state.incident.last_ack_at if state.incident is not None else None
     patience = facts.spec.rollback.ack_timeout_seconds
-    return state.phase in (Phase.HELD, Phase.DEGRADED) and over is not None and facts.now - over > patience
+    return over is not None and facts.now - over > patience
 
 
 def _injection(facts: Facts) -> Condition:

@@ -8,7 +8,7 @@ from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import bounded
 from precision_operator.core.facts import Facts
-from precision_operator.reasons import Cause, Reason
+from precision_operator.reasons import Reason
 
 _CHARACTERS = 256
 """Of a message, for tools show it in a line; the whole of it stands in ``status.message``."""
@@ -31,9 +31,9 @@ def standing(facts: Facts, state: State, *, accepted: Condition, progressing: Co
         return (_condition("Ready", True, progressing.reason, progressing.message),)
     stalled = _stalled(state, accepted, progressing)
     if stalled is not None:
-        return _is_not("Stalled", stalled.reason, stalled.message)
+        return _is_not("Stalled", *stalled)
     if state.phase is Phase.HEALTHY:
-        return (_condition("Ready", True, state.reason or Reason.PROMOTED, state.message),)
+        return (_condition("Ready", True, state.reason, state.message),)
     return _is_not("Reconciling", progressing.reason, progressing.message)
 
 
@@ -42,14 +42,17 @@ def begins(reason: Reason, message: str) -> tuple[Condition, ...]:
     return _is_not("Reconciling", reason, message)
 
 
-def _stalled(state: State, accepted: Condition, progressing: Condition) -> Cause | None:
-    """Why it does not come nearer without a person. Workloads that do not exist yet may come by themselves."""
+def _stalled(state: State, accepted: Condition, progressing: Condition) -> tuple[str, str] | None:
+    """Why it does not come nearer without a person, and that in words.
+
+    Workloads that do not exist yet may come by themselves.
+    """
     if accepted.status == "False" and accepted.reason != Reason.NO_WORKLOADS:
-        return Cause(Reason.known(accepted.reason) or Reason.UNDELIVERABLE, accepted.message)
+        return accepted.reason, accepted.message
     if state.phase in (Phase.HELD, Phase.DEGRADED):
-        return Cause(Reason.known(state.reason) or Reason.ROLLED_BACK, state.message)
+        return state.reason, state.message
     waits = Reason.known(progressing.reason)
-    return Cause(waits, progressing.message) if waits is not None and waits.stuck else None
+    return (progressing.reason, progressing.message) if waits is not None and waits.stuck else None
 
 
 def _is_not(kind: str, reason: str, message: str) -> tuple[Condition, ...]:

@@ -108,7 +108,7 @@ def _moved(facts: Facts, outcome: Outcome) -> tuple[int, tuple[str, ...]]:
 
 def _must_report(state: State, keys: Iterable[str]) -> frozenset[str]:
     """Which of the workloads that can be moved count: in a rollback all do, else those that were moved."""
-    if state.phase is Phase.PENDING or state.precision is None:
+    if state.phase is Phase.PENDING:
         return frozenset()
     return (
         frozenset(keys)

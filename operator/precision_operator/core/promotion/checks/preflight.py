@@ -64,8 +64,8 @@ def _concerned(facts: Facts) -> list[WorkloadView]:
 
 
 def _runs_on(facts: Facts, workload: WorkloadView) -> list[RunsOn | None]:
-    seen = facts.evaluation.pods if facts.evaluation is not None else {}
-    return [s.runs_on if (s := seen.get(pod.name)) is not None else None for pod in live_pods(workload)]
+    seen = (facts.signals.get(pod.name) for pod in live_pods(workload))
+    return [signals.runs_on if signals is not None else None for signals in seen]
 
 
 def _known(facts: Facts, workload: WorkloadView) -> bool:
