@@ -25,7 +25,7 @@ from precision_operator.core.fleet import Fleet
 from precision_operator.core.leaving import noticed
 from precision_operator.core.lifecycle import continued, without_policy
 from precision_operator.core.memory import shortage_events
-from precision_operator.core.model import Evaluation, Observation
+from precision_operator.core.model import Evaluation, Observation, pods_seen
 from precision_operator.core.notifying import has_news, remembered
 from precision_operator.core.observed import observed, would_events
 from precision_operator.core.outcome import Outcome
@@ -265,7 +265,7 @@ def _outranked(facts: Facts, action: Action, generation: int) -> bool:
     if not isinstance(action, RequestPod):
         return False
     request, reported = action.pod.request, facts.fleet.reported_generation(action.pod)
-    seen = facts.evaluation.pods.get(action.pod.name) if facts.evaluation is not None else None
+    seen = pods_seen(facts.evaluation).get(action.pod.name)
     followed = seen is not None and seen.mode is action.mode and not action.rewind and action.tuning is None
     if reported == generation and followed:
         reported = 0

@@ -20,7 +20,7 @@ from precision_operator.core.evidence.assessment import Assessment, lost
 from precision_operator.core.fleet import Fleet, Parts
 from precision_operator.core.leaving import blocked, noticed
 from precision_operator.core.memory import lacks_memory
-from precision_operator.core.model import Evaluation, Observation, WorkloadView
+from precision_operator.core.model import Evaluation, Observation, WorkloadView, pods_seen
 from precision_operator.core.places import Places
 from precision_operator.core.progress import (
     Progress,
@@ -156,10 +156,7 @@ class Facts:
         """A pod of another mode does not go, and nobody reports from its node: no sample is no proof of its end."""
         away = self.observation.nodes_away
         return any(
-            pod.terminating
-            and pod.effective_mode not in accepted
-            and not pod.finalizer
-            and bool(blocked(pod, self.now, away))
+            pod.effective_mode not in accepted and not pod.finalizer and bool(blocked(pod, self.now, away))
             for pod in workload.pods
         )
 
@@ -269,7 +266,7 @@ class Facts:
     def reduced(self, workload: WorkloadView) -> bool:
         """A pod of it is asked to train in less than the fallback, or reports that it does."""
         safe = accepted_modes(self.fallback_of(workload), rollback=True)
-        seen = self.evaluation.pods if self.evaluation is not None else {}
+        seen = pods_seen(self.evaluation)
         reported = {signals.mode for pod in workload.pods if (signals := seen.get(pod.name)) is not None}
         requested = {pod.effective_mode for pod in workload.pods}
         return bool((requested | reported) - safe - {None})

@@ -11,7 +11,7 @@ from precision_operator.core.attempt import Attempt
 from precision_operator.core.cohorts.order import cohort_size, extend_cohort
 from precision_operator.core.cohorts.units import Cohort, extend_units, one_group
 from precision_operator.core.fleet import Fleet
-from precision_operator.core.model import WorkloadView
+from precision_operator.core.model import WorkloadView, pods_seen
 from precision_operator.core.progress import live_pods, running_pods
 from precision_operator.reasons import Cause, Reason
 
@@ -64,8 +64,7 @@ class Places:
         divided = workload.key in self.fleet.state.shares or one_group(workload, self.fleet.evaluation) is False
         if divided and workload.key in self.fleet.by_index:
             return workload.indexes
-        seen = self.fleet.evaluation.pods if self.fleet.evaluation is not None else {}
-        return max(1, len(running_pods(workload, seen))) if divided else 1
+        return max(1, len(running_pods(workload, pods_seen(self.fleet.evaluation)))) if divided else 1
 
     def moved_units(self, cohort: Cohort) -> int:
         """How many places of a step are taken."""

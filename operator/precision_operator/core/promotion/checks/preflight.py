@@ -11,7 +11,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.api.text import bounded, names
 from precision_operator.core.facts import Facts
-from precision_operator.core.model import RunsOn, WorkloadView
+from precision_operator.core.model import RunsOn, WorkloadView, pods_seen
 from precision_operator.core.progress import live_pods
 from precision_operator.reasons import Cause, Reason
 
@@ -64,7 +64,7 @@ def _concerned(facts: Facts) -> list[WorkloadView]:
 
 
 def _runs_on(facts: Facts, workload: WorkloadView) -> list[RunsOn | None]:
-    seen = facts.evaluation.pods if facts.evaluation is not None else {}
+    seen = pods_seen(facts.evaluation)
     return [s.runs_on if (s := seen.get(pod.name)) is not None else None for pod in live_pods(workload)]
 
 
