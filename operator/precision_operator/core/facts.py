@@ -166,11 +166,8 @@ class Facts:
 
     def fallback_of(self, workload: WorkloadView) -> Mode:
         """What a rollback puts this workload into. A canary is compared in the policy's own fallback."""
-        held_in_bf16 = workload.key in self.bf16_keys and not self._is_canary(workload)
+        held_in_bf16 = workload.key in self.bf16_keys and workload.key not in self.state.canary
         return Mode.BF16 if held_in_bf16 else self.spec.fallback
-
-    def _is_canary(self, workload: WorkloadView) -> bool:
-        return self.state.by_canary and workload.key in self.state.canary
 
     @property
     def advance_waits(self) -> Cause | None:

@@ -9,7 +9,8 @@ from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.model import RestartBy
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, answer, change, until
+from tests.support.fleets import NAN, answer, change, promoted, until
+from tests.support.rollbacks import MILD, QUICK, canary_of
 from tests.support.views import key
 
 AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
@@ -164,3 +165,12 @@ def test_what_lacks_memory_and_has_a_change_of_its_template_pending_is_flipped_a
     ]
     until(world, lambda w: w.state.phase is Phase.HELD)
     assert (world.really_in(Mode.FP32), world.restarts) == ({"crowded", "roomy"}, {})
+
+
+def test_a_rollback_canary_that_has_no_room_for_fp32_is_restarted_in_it_though_others_would_go_to_bf16() -> None:
+    """In BF16 it would show nothing of the policy's fallback, and a flip would fail."""
+    world = promoted(rollback={**QUICK, "strategies": {"P2": "Canary"}, "onMemoryShortage": "BF16"})
+    world.crowded, world.bad = set(world.workloads), dict.fromkeys(world.workloads, MILD)
+    until(world, lambda w: w.state.by_canary)
+    assert not [who for who, what in world.log if what.startswith(("request bf16", "request fp32"))]
+    until(world, lambda w: w.really_in(Mode.FP32) >= canary_of(w))
