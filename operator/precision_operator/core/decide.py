@@ -121,9 +121,7 @@ def decide(policy: Policy, state: State, observation: Observation, now: float) -
 
 def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan]:
     """The missing writes, under a generation that every one of them outranks."""
-    if not facts.acts:
-        outcome = replace(outcome, desired=())
-    else:
+    if facts.acts:
         state = assign(facts, before, outcome.state)
         fleet = replace(facts, state=state).fleet
         desired = tuple(_as_assigned(fleet, d) for d in outcome.desired)

@@ -91,7 +91,7 @@ class Facts:
     @property
     def observes(self) -> bool:
         """What is decided is reported, and not done."""
-        return self.paused is None and not self.policy.deleted and self.spec.enforcement is PolicyEnforcement.OBSERVE
+        return self.paused is None and self.spec.enforcement is PolicyEnforcement.OBSERVE
 
     @property
     def acts(self) -> bool:

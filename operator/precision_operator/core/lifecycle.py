@@ -84,7 +84,6 @@ def without_policy(facts: Facts) -> Outcome | None:
         comparison=None,
         mitigations=(),
         failing=(),
-        restarts={h.key: state.restarts[h.key] for h in held if h.key in state.restarts},
         deletable=not state.suspensions,
     )
     outcome = _keep(facts, reduced)

@@ -9,7 +9,7 @@ from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.model import RestartBy
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, answer, change, promoted, until
+from tests.support.fleets import NAN, answer, change, promoted, respec, until
 from tests.support.rollbacks import MILD, QUICK, canary_of
 from tests.support.views import key
 
@@ -174,3 +174,15 @@ def test_a_rollback_canary_that_has_no_room_for_fp32_is_restarted_in_it_though_o
     until(world, lambda w: w.state.by_canary)
     assert not [who for who, what in world.log if what.startswith(("request bf16", "request fp32"))]
     until(world, lambda w: w.really_in(Mode.FP32) >= canary_of(w))
+
+
+def test_what_is_held_in_bf16_is_no_member_of_a_rollout_to_bf16() -> None:
+    world = fleet(**ALLOWED)
+    for number in range(4):
+        world.add(f"more-{number}", mode=Mode.FP16)
+    world.bad = {"crowded": NAN}
+    until(world, lambda w: w.state.alone and w.really_in(Mode.BF16))
+    world.bad = {}
+    respec(world, target=Mode.BF16)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING and w.state.precision is Mode.BF16, seconds=15.0)
+    assert key("crowded") not in world.state.members
