@@ -73,7 +73,7 @@ def outran(pod: PodView, signals: PodSignals | None, accepted: frozenset[Mode]) 
 
     So it is after a restore of etcd: the process ignores what is older than what it has seen.
     """
-    if signals is None or signals.mode is None or signals.mode in accepted or not pod.hot:
+    if signals is None or signals.mode is None or signals.mode in accepted:
         return False
     return pod.generation < (signals.generation or 0) <= MAX_POD_GENERATION
 

@@ -251,3 +251,15 @@ def test_a_paused_policy_that_only_observes_says_nothing_of_what_it_would_do() -
     world = fleet(suspend=True, enforcement="Observe")
     world.step()
     assert "WouldAct" not in {condition.type for condition in world.summary.conditions}
+
+
+@pytest.mark.parametrize("request_of_its_own", [None, Request(MAX_POD_GENERATION, Mode.FP16)])
+def test_a_generation_that_no_assignment_has_is_none_and_all_else_of_its_pod_is_believed(
+    request_of_its_own: Request | None,
+) -> None:
+    world = fleet()
+    admitted = (("other", MAX_POD_GENERATION), ("fleet", MAX_POD_GENERATION + 1))
+    (one,) = world.workloads["hot-0"].pods
+    change(world, "hot-0", pods=(replace(one, request=request_of_its_own, admitted=admitted),))
+    (believed,) = next(w for w in facts(world).workloads if w.name == "hot-0").pods
+    assert (believed.request, believed.admitted) == (request_of_its_own, admitted[:1])

@@ -9,6 +9,7 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
+from precision_operator.core.decide import decide
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.rollback.alone import hold
 from precision_operator.core.rollback.triggers import Trigger
@@ -115,3 +116,14 @@ def test_whose_weights_are_poisoned_stays_known_when_another_is_rolled_back_by_i
     )
     after = hold(derive_facts(world.policy, state, world.observe(), world.now), another)
     assert after.poisoned == keys("hot-1", "hot-3")
+
+
+def test_poisoned_weights_are_not_forgotten_while_the_metrics_cannot_be_read() -> None:
+    world = promoted(**TWICE)
+    world.bad = {"hot-1": NAN}
+    answer(world, "abort")
+    world.step(5.0)
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=5.0)
+    world.state = replace(world.state, poisoned=keys("hot-1"))
+    unread = replace(world.observe(), evaluation=None)
+    assert decide(world.policy, world.state, unread, world.now).state.poisoned == keys("hot-1")
