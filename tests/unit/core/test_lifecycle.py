@@ -13,7 +13,6 @@ from precision_operator.api.policy import Policy
 from precision_operator.api.state import Phase, Restart
 from precision_operator.core.actions import DeleteAssignment, DeletePod, RequestPod
 from precision_operator.core.lifecycle import continued, lost
-from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import (
     NAN,
     OVERFLOWS,
@@ -442,12 +441,3 @@ def test_what_is_left_behind_is_only_of_what_is_held() -> None:
     assert (held_names(world), state.reason) == ({"hot-2"}, "PolicyDeleted")
     assert (state.contested, dict(state.indexes), state.index_mode) == (frozenset(), {}, None)
     assert other not in state.restarts
-
-
-def test_a_policy_that_is_made_anew_while_everything_is_halted_begins_once_the_halt_ends() -> None:
-    world = promoted()
-    world.recreate_policy(replace(world.policy, uid="another"))
-    world.halted = Cause(Reason.HALTED, "maintenance")
-    assert world.step().state.phase is Phase.HEALTHY
-    world.halted = None
-    assert world.step().state.reason in ("PolicyRecreated", "RolloutStarted")

@@ -361,18 +361,6 @@ def test_a_workload_that_has_moved_as_a_whole_and_is_deleted_leaves_its_place_to
     assert world.state.members == tuple(map(key, world.workloads))
 
 
-def test_a_workload_that_has_moved_in_part_and_is_deleted_leaves_its_places_to_others() -> None:
-    world = replicas(5)
-    for name in ("b", "c"):
-        world.add(name, pods=5)
-        world.world_sizes[name] = 1
-    paused(world)
-    assert sum(world.state.shares.values()) == 3
-    world.drop(name_of(min(world.state.shares)))
-    world.run(3)
-    assert sum(world.state.shares.values()) == 2, "of ten pods that are left"
-
-
 def test_what_is_held_keeps_its_places_and_is_not_among_those_that_were_not_moved() -> None:
     world = replicas(6, evaluation={**FAST["evaluation"], "onNoData": "Rollback", "noDataLimit": "30s"})
     for name in ("b", "c", "d"):
