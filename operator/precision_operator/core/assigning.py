@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from precision_operator.api.modes import Mode, is_safer
+from precision_operator.api.modes import Mode, safety
 from precision_operator.api.state import Phase, State
 from precision_operator.core.facts import Facts
 
@@ -24,7 +24,7 @@ def assign(facts: Facts, before: State, state: State) -> State:
             contested=frozenset(key for key, _ in facts.observation.contested),
         )
         if facts.admission_waits is not None and before.enforce:
-            assigned = _nothing_raised(before, assigned)
+            assigned = _nothing_raised(before, assigned, facts.spec.fallback)
         assigned = _by_index(facts, assigned)
     if _read_by_admission(assigned) == _read_by_admission(before):
         return replace(assigned, changed=_alive(facts, assigned.changed, assigned))
@@ -33,21 +33,23 @@ def assign(facts: Facts, before: State, state: State) -> State:
     return replace(assigned, generation=generation, changed=_alive(facts, changed, assigned))
 
 
-def _nothing_raised(before: State, after: State) -> State:
-    """What would be assigned something less safe stays as it was: the rest of this commit must not wait for admission."""
-    fallback = after.fallback
-    if fallback is not None and before.fallback is not None and is_safer(before.fallback, than=fallback):
-        fallback = before.fallback
-    safest: dict[str, Mode] = {}
-    for key in {*before.modes, *after.modes}:
-        was, mode = before.assigned(key), after.assigned(key)
-        if was is not None and mode is not None and is_safer(was, than=mode):
-            mode = was
-        if mode is not None and mode is not fallback:
-            safest[key] = mode
+def _nothing_raised(before: State, after: State, wanted: Mode) -> State:
+    """What would be assigned something less safe stays as it was: the rest of this commit must not wait for admission.
+
+    ``wanted``: the fallback as it is written now.
+    """
+    fallback = _safer(before.fallback, wanted)
+    known = {*before.modes, *after.modes} - after.contested
+    modes = {key: _safer(before.assigned(key), after.modes.get(key, wanted)) for key in known}
+    safest = {key: mode for key, mode in modes.items() if mode is not fallback}
     partly = {key: min(n, before.shares.get(key, 0)) for key, n in after.shares.items()}
     still = {key: n for key, n in before.shares.items() if key in after.members and key not in safest}
     return replace(after, fallback=fallback, modes=safest, shares={**still, **partly})
+
+
+def _safer(was: Mode | None, mode: Mode) -> Mode:
+    """The safer one of what was assigned, if anything was, and what would be."""
+    return max(was or mode, mode, key=safety)
 
 
 def _shares(facts: Facts, state: State) -> Mapping[str, int]:

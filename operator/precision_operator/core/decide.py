@@ -121,9 +121,7 @@ def decide(policy: Policy, state: State, observation: Observation, now: float) -
 
 def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan]:
     """The missing writes, under a generation that every one of them outranks."""
-    if not facts.acts:
-        outcome = replace(outcome, desired=())
-    else:
+    if facts.acts:
         state = assign(facts, before, outcome.state)
         fleet = replace(facts, state=state).fleet
         desired = tuple(_as_assigned(fleet, d) for d in outcome.desired)
@@ -206,12 +204,11 @@ def _as_assigned(fleet: Fleet, desired: Desired) -> Desired:
     Of a member that has moved in part only the moved ones are asked for something else.
     """
     state = fleet.state
-    if desired.workload.key in state.shares and not desired.rollback and state.fallback is not None:
+    if desired.workload.key in state.shares and not desired.rollback:
         moved = frozenset(pod.uid for pod in fleet.part(desired.workload).pods)
         delivery = desired.delivery if desired.workload.key in fleet.by_index else Delivery.HOT
-        return replace(desired, delivery=delivery, pods=moved, rest=state.fallback)
-    assigned = state.assigned(desired.workload.key)
-    return replace(desired, mode=assigned) if assigned is not None and assigned is not desired.mode else desired
+        return replace(desired, delivery=delivery, pods=moved, rest=fleet.fallback)
+    return replace(desired, mode=state.assigned(desired.workload.key) or desired.mode)
 
 
 def _is_emergency(state: State) -> bool:
@@ -275,7 +272,7 @@ def _outranked(facts: Facts, action: Action, generation: int) -> bool:
 def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> tuple[State, tuple[Condition, ...]]:
     """Times, counts of transitions and conditions around what the phase decided; and the conditions with their messages."""
     state, policy = outcome.state, facts.policy
-    if facts.evaluation is not None and state.failing == before.failing and _is_news(facts, state):
+    if state.failing == before.failing and _is_news(facts, state):
         state = replace(state, failing=facts.failing)
     no_data = facts.evaluation is not None and bool(facts.unknown or facts.evaluation.errors)
     edge = edge_key(state) != edge_key(before)
@@ -362,9 +359,7 @@ def _promotes(before: State, after: State) -> bool:
         return True
     if _grew(before.shares, after.shares) or _grew(before.indexes, after.indexes):
         return True
-    return after.modes != before.modes and any(
-        is_safer(before.assigned(key) or Mode.FP32, than=mode) for key, mode in after.modes.items()
-    )
+    return any(is_safer(before.assigned(key) or Mode.FP32, than=mode) for key, mode in after.modes.items())
 
 
 def _grew(before: Mapping[str, int], after: Mapping[str, int]) -> bool:

@@ -13,7 +13,7 @@ from precision_operator.core.evidence.assessment import Assessment, assess, trai
 from precision_operator.core.evidence.confirmation import believed
 from precision_operator.core.facts import Facts
 from precision_operator.core.memory import fallback_in_bf16
-from precision_operator.core.model import Observation, PodView, WorkloadView
+from precision_operator.core.model import Observation, PodView, WorkloadView, pods_seen
 from precision_operator.core.progress import live_pods, observed_mode, resolve_delivery
 
 
@@ -72,7 +72,7 @@ def _resolved(observation: Observation, generation: int) -> Observation:
     ConfigMap holds now may not be what it started with, so it is not asked, and needs no right to be read. A generation
     far above the assignment's (``generation``) is no generation.
     """
-    seen = observation.evaluation.pods if observation.evaluation is not None else {}
+    seen = pods_seen(observation.evaluation)
     limit = max(generation, MAX_POD_GENERATION)
     pods = (pod for workload in observation.workloads for pod in workload.pods)
     if all(pod.started_mode is not None and pod.generation <= limit for pod in pods):
@@ -80,9 +80,8 @@ def _resolved(observation: Observation, generation: int) -> Observation:
 
     def resolved(pod: PodView) -> PodView:
         signals = seen.get(pod.name)
-        if pod.generation > limit:
-            request = pod.request if pod.request is not None and pod.request.generation <= limit else None
-            pod = replace(pod, request=request, admitted=tuple(a for a in pod.admitted if a[1] <= limit))
+        request = pod.request if pod.request is not None and pod.request.generation <= limit else None
+        pod = replace(pod, request=request, admitted=tuple(a for a in pod.admitted if a[1] <= limit))
         return pod if pod.started_mode is not None or signals is None else replace(pod, started_mode=signals.mode)
 
     workloads = tuple(replace(w, pods=tuple(map(resolved, w.pods))) for w in observation.workloads)

@@ -20,7 +20,7 @@ from precision_operator.core.evidence.assessment import Assessment, lost
 from precision_operator.core.fleet import Fleet, Parts
 from precision_operator.core.leaving import blocked, noticed
 from precision_operator.core.memory import lacks_memory
-from precision_operator.core.model import Evaluation, Observation, PodSignals, WorkloadView
+from precision_operator.core.model import Evaluation, Observation, PodSignals, WorkloadView, pods_seen
 from precision_operator.core.places import Places
 from precision_operator.core.progress import (
     Progress,
@@ -91,7 +91,7 @@ class Facts:
     @property
     def observes(self) -> bool:
         """What is decided is reported, and not done."""
-        return self.paused is None and not self.policy.deleted and self.spec.enforcement is PolicyEnforcement.OBSERVE
+        return self.paused is None and self.spec.enforcement is PolicyEnforcement.OBSERVE
 
     @property
     def acts(self) -> bool:
@@ -106,7 +106,7 @@ class Facts:
     @property
     def signals(self) -> Mapping[str, PodSignals]:
         """What it says of each pod, by name; nothing where there is none."""
-        return self.evaluation.pods if self.evaluation is not None else {}
+        return pods_seen(self.evaluation)
 
     @cached_property
     def poisoned(self) -> frozenset[str]:
@@ -161,10 +161,7 @@ class Facts:
         """A pod of another mode does not go, and nobody reports from its node: no sample is no proof of its end."""
         away = self.observation.nodes_away
         return any(
-            pod.terminating
-            and pod.effective_mode not in accepted
-            and not pod.finalizer
-            and bool(blocked(pod, self.now, away))
+            pod.effective_mode not in accepted and not pod.finalizer and bool(blocked(pod, self.now, away))
             for pod in workload.pods
         )
 
@@ -174,11 +171,8 @@ class Facts:
 
     def fallback_of(self, workload: WorkloadView) -> Mode:
         """What a rollback puts this workload into. A canary is compared in the policy's own fallback."""
-        held_in_bf16 = workload.key in self.bf16_keys and not self._is_canary(workload)
+        held_in_bf16 = workload.key in self.bf16_keys and workload.key not in self.state.canary
         return Mode.BF16 if held_in_bf16 else self.spec.fallback
-
-    def _is_canary(self, workload: WorkloadView) -> bool:
-        return self.state.by_canary and workload.key in self.state.canary
 
     @property
     def advance_waits(self) -> Cause | None:

@@ -1,6 +1,6 @@
 """The fleet of one pass: who is selected, who is moved, what of each, and what is watched there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from precision_operator.api.spec import Delivery, PolicySpec
 from precision_operator.api.state import State
 from precision_operator.contract import MAX_POD_GENERATION
 from precision_operator.core.cohorts.units import asked_for_less, by_index, moved_pods, trains_alone
-from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, WorkloadView
+from precision_operator.core.model import Evaluation, Observation, PodView, WorkloadView, pods_seen
 from precision_operator.core.progress import live_pods, observed_mode, running_pods
 
 Parts = dict[tuple[int, int, Mode], tuple[WorkloadView, WorkloadView]]
@@ -164,7 +164,7 @@ class Fleet:
         Who has just begun has no FP32 baseline yet: moved now, it would never have one, and could not be judged. So where
         the contract is being brought to a workload, the pods that come have yet to begin.
         """
-        signals: Mapping[str, PodSignals] = self.evaluation.pods if self.evaluation else {}
+        signals = pods_seen(self.evaluation)
         running = ((w.key, running_pods(w, signals)) for w, _ in self.movable if w.key not in self.changing)
         least_steps = self.spec.evaluation.min_steps
         return frozenset(
@@ -175,8 +175,7 @@ class Fleet:
 
     def is_watched(self, pod: PodView) -> bool:
         """A pod that was made anew under its name, as a StatefulSet's is, has those of the one before it at first."""
-        evaluation = self.evaluation
-        signals = evaluation.pods.get(pod.name) if evaluation is not None else None
+        evaluation, signals = self.evaluation, pods_seen(self.evaluation).get(pod.name)
         if evaluation is None or signals is None or signals.sampled_at is None:
             return False
         fresh = evaluation.at - signals.sampled_at <= self.spec.evaluation.max_sample_age_seconds
@@ -191,7 +190,7 @@ class Fleet:
 
     def reported_generation(self, pod: PodView) -> int:
         """Of the youngest request that the pod's process says it has seen; 0: none, or one that is not believed."""
-        signals = self.evaluation.pods.get(pod.name) if self.evaluation is not None else None
+        signals = pods_seen(self.evaluation).get(pod.name)
         found = signals.generation if signals is not None else None
         return found if pod.hot and found is not None and found <= MAX_POD_GENERATION else 0
 

@@ -20,10 +20,9 @@ def continued(policy: Policy, state: State) -> State:
     The commands that were carried out stay known: the transition that they answered may still stand.
     """
     idle = policy.deleted or policy.spec.suspend or policy.spec.enforcement is PolicyEnforcement.OBSERVE
-    if idle or not state.policy_uid or state.policy_uid == policy.uid:
+    holds = state.fallback is not None and state.phase in (Phase.ROLLING_BACK, Phase.HELD)
+    if idle or holds or not state.policy_uid or state.policy_uid == policy.uid:
         return state
-    if state.fallback is not None and state.phase in (Phase.ROLLING_BACK, Phase.HELD):
-        return replace(state, deletable=False)
     return replace(
         state,
         phase=Phase.PENDING,
@@ -85,7 +84,6 @@ def without_policy(facts: Facts) -> Outcome | None:
         comparison=None,
         mitigations=(),
         failing=(),
-        restarts={h.key: state.restarts[h.key] for h in held if h.key in state.restarts},
         deletable=not state.suspensions,
     )
     outcome = _keep(facts, reduced)

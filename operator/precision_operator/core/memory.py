@@ -5,7 +5,7 @@ from precision_operator.api.spec import Delivery, OnMemoryShortage, RollbackSpec
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import names
 from precision_operator.core.actions import Notify
-from precision_operator.core.model import Evaluation, RestartBy, WorkloadView
+from precision_operator.core.model import Evaluation, RestartBy, WorkloadView, pods_seen
 from precision_operator.reasons import Reason
 
 BF16_BYTES = 16 * 1024
@@ -14,7 +14,7 @@ BF16_BYTES = 16 * 1024
 
 def lacks_memory(workload: WorkloadView, evaluation: Evaluation | None) -> bool:
     """FP32 would run out of device memory in a process that has trained in less: only a new one has it all."""
-    seen = evaluation.pods if evaluation is not None else {}
+    seen = pods_seen(evaluation)
     return any(seen[pod.name].lacks_memory for pod in workload.pods if pod.name in seen)
 
 

@@ -235,6 +235,11 @@ class Evaluation:
     """Since when all is dated by one clock: a leadership began, or the wall clock was seen to be set; 0: not known."""
 
 
+def pods_seen(evaluation: Evaluation | None) -> Mapping[str, PodSignals]:
+    """What a reading says of each pod, by its name; before the first one nothing is known of any."""
+    return evaluation.pods if evaluation is not None else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """Whether the API servers give new pods the mode that is assigned to their workload."""

@@ -11,7 +11,7 @@ from precision_operator.core.attempt import Attempt
 from precision_operator.core.cohorts.order import cohort_size, extend_cohort
 from precision_operator.core.cohorts.units import Cohort, extend_units, one_group
 from precision_operator.core.fleet import Fleet
-from precision_operator.core.model import WorkloadView
+from precision_operator.core.model import WorkloadView, pods_seen
 from precision_operator.core.progress import live_pods, running_pods
 from precision_operator.reasons import Cause, Reason
 
@@ -31,9 +31,8 @@ class Places:
         return tuple(w for w, d in self.fleet.movable if self._is_indivisible(w, d)) if self._by_pods else ()
 
     def _is_indivisible(self, workload: WorkloadView, delivery: Delivery) -> bool:
-        several = max(workload.replicas, len(live_pods(workload))) > 1
         divisible = delivery is Delivery.HOT or workload.key in self.fleet.by_index
-        return several and not divisible and one_group(workload, self.fleet.evaluation) is not True
+        return _size(workload) > 1 and not divisible and one_group(workload, self.fleet.evaluation) is not True
 
     @cached_property
     def unknown_groups(self) -> tuple[WorkloadView, ...]:
@@ -41,7 +40,7 @@ class Places:
         if not self._by_pods:
             return ()
         known = {*self.fleet.state.shares, *(w.key for w in self.indivisible)}
-        several = [w for w, _ in self.fleet.movable if max(w.replicas, len(live_pods(w))) > 1 and w.key not in known]
+        several = [w for w, _ in self.fleet.movable if _size(w) > 1 and w.key not in known]
         return tuple(w for w in several if one_group(w, self.fleet.evaluation) is None)
 
     @property
@@ -53,9 +52,7 @@ class Places:
     def joinable(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
         """What can be in a cohort."""
         refused = {w.key for w in self.indivisible} - {*self.fleet.state.members}
-        return (
-            self.fleet.movable if not refused else tuple((w, d) for w, d in self.fleet.movable if w.key not in refused)
-        )
+        return tuple((w, d) for w, d in self.fleet.movable if w.key not in refused)
 
     def units(self, workload: WorkloadView) -> int:
         """How many places of a step it takes as a whole."""
@@ -64,8 +61,7 @@ class Places:
         divided = workload.key in self.fleet.state.shares or one_group(workload, self.fleet.evaluation) is False
         if divided and workload.key in self.fleet.by_index:
             return workload.indexes
-        seen = self.fleet.evaluation.pods if self.fleet.evaluation is not None else {}
-        return max(1, len(running_pods(workload, seen))) if divided else 1
+        return max(1, len(running_pods(workload, pods_seen(self.fleet.evaluation)))) if divided else 1
 
     def moved_units(self, cohort: Cohort) -> int:
         """How many places of a step are taken."""
@@ -114,9 +110,7 @@ class Places:
         if self._by_pods and not all_of_it:
             return self._cohort_of_pods(step_index, members, free)
         found = self._cohort_of_workloads(step_index, members, free)
-        return Cohort(
-            found, {} if all_of_it else {key: n for key, n in self.fleet.state.shares.items() if key in found}
-        )
+        return Cohort(found, {} if all_of_it else self.fleet.state.shares)
 
     def _cohort_of_pods(self, step_index: int, members: Sequence[str], free: int | None) -> Cohort:
         """Of pods that train alone as many as there are places, lowest hash first; everything else as a whole.
@@ -148,9 +142,11 @@ class Places:
                 continue
             if key not in parts and (key in first or together[key] is True or self._is_single(workload, delivery)):
                 whole[key] = self.units(workload)
-            elif key in self.fleet.by_index and (key in parts or together[key] is False):
+            elif key not in parts and together[key] is None:
+                continue
+            elif key in self.fleet.by_index:
                 joining[key] = self._next_indexes(workload, carried.get(key, 0), places)
-            elif key in parts or (together[key] is False and delivery is Delivery.HOT):
+            else:
                 inside = {pod.uid for pod in parts[key].pods if self.fleet.has_moved(pod)} if key in parts else ()
                 joining[key] = [p.uid for p in live_pods(workload) if p.uid not in inside and self.fleet.may_join(p)]
         return extend_units(self.fleet.policy.uid, kept, parts=joining, whole=whole, places=places, first=first)
@@ -169,7 +165,7 @@ class Places:
 
     def _is_single(self, workload: WorkloadView, delivery: Delivery) -> bool:
         """It has one pod: one that changes hot joins as a pod, where it is known to train alone."""
-        single = max(workload.replicas, len(live_pods(workload))) <= 1
+        single = _size(workload) <= 1
         return single and (delivery is not Delivery.HOT or one_group(workload, self.fleet.evaluation) is None)
 
     def _cohort_of_workloads(self, step_index: int, members: Sequence[str], free: int | None) -> tuple[str, ...]:
@@ -205,4 +201,9 @@ class Places:
     @cached_property
     def total_units(self) -> int:
         """How many places all of the fleet takes."""
-        return sum(self.units(w) for w, _ in self.joinable) if self._by_pods else len(self.fleet.movable)
+        return sum(self.units(w) for w, _ in self.joinable)
+
+
+def _size(workload: WorkloadView) -> int:
+    """How many pods it has, or is to have."""
+    return max(workload.replicas, len(live_pods(workload)))

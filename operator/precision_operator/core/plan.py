@@ -8,7 +8,7 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Restart, Suspension
 from precision_operator.core.actions import Action, RequestPod
 from precision_operator.core.desired import Desired
-from precision_operator.core.model import PodSignals, PodView, WorkloadView
+from precision_operator.core.model import PodSignals, PodView, WorkloadView, pods_seen
 from precision_operator.core.progress import live_pods, outran, right
 from precision_operator.core.restart.pace import Pace
 from precision_operator.core.restart.rounds import Restarting, Sight
@@ -78,7 +78,7 @@ def plan(
 def _requests(sight: Sight, desired: Desired) -> list[Action]:
     """What is asked of running pods; never waits for anything."""
     since = sight.changed.get(desired.workload.key, 0)
-    seen = sight.evaluation.pods if sight.evaluation is not None else {}
+    seen = pods_seen(sight.evaluation)
     return [
         RequestPod(one.workload, pod, _asked(one, pod), sight.generation, one.rewind, one.tuning)
         for pod, one in ((pod, desired.of(pod)) for pod in live_pods(desired.workload))
@@ -89,7 +89,7 @@ def _requests(sight: Sight, desired: Desired) -> list[Action]:
 def _asked(desired: Desired, pod: PodView) -> Mode:
     """The mode of a request: what is as safe already is asked to stay as it is."""
     mode = pod.effective_mode
-    return mode if mode is not None and mode in desired.accepted else desired.mode
+    return mode if mode in desired.accepted else desired.mode
 
 
 def _owed(desired: Desired, pod: PodView, signals: PodSignals | None, *, since: int) -> bool:

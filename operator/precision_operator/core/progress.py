@@ -7,7 +7,7 @@ from functools import cache
 from precision_operator.api.modes import Mode, at_least_as_safe
 from precision_operator.api.spec import Delivery
 from precision_operator.contract import MAX_POD_GENERATION
-from precision_operator.core.model import Evaluation, PodSignals, PodView, RestartBy, WorkloadView
+from precision_operator.core.model import Evaluation, PodSignals, PodView, RestartBy, WorkloadView, pods_seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def outran(pod: PodView, signals: PodSignals | None, accepted: frozenset[Mode]) 
 
     So it is after a restore of etcd: the process ignores what is older than what it has seen.
     """
-    if signals is None or signals.mode is None or signals.mode in accepted or not pod.hot:
+    if signals is None or signals.mode is None or signals.mode in accepted:
         return False
     return pod.generation < (signals.generation or 0) <= MAX_POD_GENERATION
 
@@ -93,7 +93,7 @@ def running_pods(workload: WorkloadView, signals: Mapping[str, PodSignals]) -> t
 
 def observed_mode(workload: WorkloadView, evaluation: Evaluation | None, *, idle: Mode) -> Mode | None:
     """What a workload trains in: of several modes the least safe; ``idle`` where nothing runs; None: not known."""
-    seen = evaluation.pods if evaluation is not None else {}
+    seen = pods_seen(evaluation)
     modes = set[Mode | None]()
     for pod in live_pods(workload):
         signals = seen.get(pod.name)
@@ -137,7 +137,7 @@ def progress_of(
     """
     if delivery is Delivery.NEW_ONLY:
         return Progress(requested=True, acknowledged=True)
-    signals: Mapping[str, PodSignals] = evaluation.pods if evaluation else {}
+    signals = pods_seen(evaluation)
     requested = all(right(pod, accepted, since=since) for pod in live_pods(workload))
     leaving = [signals.get(pod.name) for pod in workload.pods if pod.terminating]
     left = all(s is None or s.mode is None or s.mode in accepted for s in leaving)

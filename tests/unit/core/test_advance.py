@@ -9,6 +9,7 @@ import pytest
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase
 from precision_operator.core.model import PromotionSlots
 from precision_operator.reasons import Cause, Reason
@@ -179,3 +180,29 @@ def test_pods_take_slots_one_each() -> None:
 
 def test_without_a_cap_nobody_is_counted() -> None:
     assert replace(fleet().decide()).promoting == frozenset()
+
+
+@pytest.mark.parametrize("closed", [None, CLOSED], ids=["no slot is left", "outside of the windows"])
+def test_a_last_step_whose_places_are_not_all_taken_is_not_the_end_and_says_what_it_waits_for(
+    closed: Cause | None,
+) -> None:
+    world = fleet()
+    world.promotion_slots = PromotionSlots(1)
+    until(world, lambda w: w.state.step_index == 2)
+    world.promotion_slots, world.outside_schedule = PromotionSlots(0), closed
+    world.run(10)
+    assert (world.state.phase, len(members(world)) < len(world.workloads)) == (Phase.PROGRESSING, True)
+    reason, text = (closed.reason, closed.message) if closed else ("PromotionCap", "config.maxPromotingWorkloads")
+    assert world.summary.reason == reason
+    assert text in world.summary.message
+
+
+@pytest.mark.parametrize("fields", [{"suspend": True}, {"enforcement": PolicyEnforcement.OBSERVE}])
+def test_a_policy_that_does_not_act_takes_up_no_slot(fields: dict[str, object]) -> None:
+    world = fleet()
+    world.promotion_slots = PromotionSlots(5)
+    world.unresponsive = set(world.workloads)
+    world.run(2)
+    assert world.decide().promoting
+    respec(world, **fields)
+    assert not world.decide().promoting

@@ -178,6 +178,15 @@ def test_a_halt_outlasts_the_deletion_of_its_policy_and_holds_up_no_rollback_onc
     assert world.step().state.phase is Phase.ROLLING_BACK
 
 
+def test_a_policy_that_is_made_anew_while_everything_is_halted_begins_once_the_halt_ends() -> None:
+    world = promoted()
+    world.recreate_policy(replace(world.policy, uid="another"))
+    world.halted = Cause(Reason.HALTED, "maintenance")
+    assert world.step().state.phase is Phase.HEALTHY
+    world.halted = None
+    assert world.step().state.reason in ("PolicyRecreated", "RolloutStarted")
+
+
 def test_an_edge_is_one_event() -> None:
     world = fleet()
     assert [a.reason for a in world.step().actions if isinstance(a, Notify)] == ["RolloutStarted"]

@@ -14,6 +14,7 @@ from precision_operator.api.spec import PolicyEnforcement, Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.contract import DRILL, PREFIX
 from precision_operator.core.actions import Notify
+from precision_operator.core.model import PromotionSlots
 from precision_operator.reasons import Cause, Reason
 from tests.support import fleets
 from tests.support.fleets import NAN, OVERFLOWS, answer, fleet, held_names, respec, until
@@ -344,3 +345,11 @@ def test_when_all_were_asked_and_half_had_answered_is_kept_until_the_last_one_ha
     assert found.half_at is not None
     assert found.ended_at is not None
     assert found.half_at < found.ended_at
+
+
+def test_what_a_drill_has_in_its_fallback_takes_up_no_slot_of_the_cap_on_promotions() -> None:
+    world = promoted()
+    world.promotion_slots = PromotionSlots(5)
+    drill(world, f"{key('hot-1')}: before the release")
+    begun = world.step(1.0)
+    assert (set(begun.state.drilled), begun.promoting) == ({key("hot-1")}, frozenset())

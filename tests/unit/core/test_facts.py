@@ -15,6 +15,7 @@ from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
 from precision_operator.core.model import PodSignals, PodView, Request
 from precision_operator.core.progress import observed_mode
+from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import NAN, answer, change, fleet, held_names, promoted, until
 from tests.support.views import key, literal, pod, reported
 
@@ -228,3 +229,46 @@ def test_a_generation_that_a_series_cannot_have_is_none() -> None:
 
     assert reported_generation(MAX_POD_GENERATION) == MAX_POD_GENERATION
     assert reported_generation(MAX_POD_GENERATION + 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"pending": True}, {}), ({"hot": False}, {}), ({}, {"sampled_at": None}), ({}, {"runs_on": None})],
+    ids=["it has not started", "it takes no request", "it was never sampled", "nobody knows its process group"],
+)
+def test_a_pod_joins_without_the_others_of_its_workload_only_where_it_can_be_asked_and_watched(
+    changes: dict[str, object], said: dict[str, object]
+) -> None:
+    world = fleet()
+    world.world_sizes["hot-0"] = 1
+    (one,), seen = world.workloads["hot-0"].pods, world.observe()
+    assert facts(world).fleet.may_join(one)
+    assert seen.evaluation is not None
+    signals = replace(seen.evaluation.pods[one.name], **said)  # type: ignore[arg-type]
+    observation = replace(seen, evaluation=replace(seen.evaluation, pods={one.name: signals}))
+    found = derive_facts(world.policy, world.state, observation, world.now)
+    assert not found.fleet.may_join(replace(one, **changes))  # type: ignore[arg-type]
+
+
+def test_a_halt_is_named_before_the_pause_of_a_policy() -> None:
+    world = fleet(suspend=True)
+    world.halted = Cause(Reason.HALTED, "maintenance")
+    assert facts(world).paused == world.halted
+
+
+def test_a_paused_policy_that_only_observes_says_nothing_of_what_it_would_do() -> None:
+    world = fleet(suspend=True, enforcement="Observe")
+    world.step()
+    assert "WouldAct" not in {condition.type for condition in world.summary.conditions}
+
+
+@pytest.mark.parametrize("request_of_its_own", [None, Request(MAX_POD_GENERATION, Mode.FP16)])
+def test_a_generation_that_no_assignment_has_is_none_and_all_else_of_its_pod_is_believed(
+    request_of_its_own: Request | None,
+) -> None:
+    world = fleet()
+    admitted = (("other", MAX_POD_GENERATION), ("fleet", MAX_POD_GENERATION + 1))
+    (one,) = world.workloads["hot-0"].pods
+    change(world, "hot-0", pods=(replace(one, request=request_of_its_own, admitted=admitted),))
+    (believed,) = next(w for w in facts(world).workloads if w.name == "hot-0").pods
+    assert (believed.request, believed.admitted) == (request_of_its_own, admitted[:1])

@@ -8,7 +8,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, Unit
-from precision_operator.api.state import Phase
+from precision_operator.api.state import HeldWorkload, Phase
 from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
 from precision_operator.core.cohorts.units import by_index
 from precision_operator.core.model import PodView
@@ -302,3 +302,36 @@ def test_a_deleted_policy_leaves_no_index_behind() -> None:
 def test_who_is_moved_by_index(changes: dict[str, object], delivery: Delivery, divided: bool) -> None:
     view = replace(fleet().workloads["a"], **changes)  # type: ignore[arg-type]
     assert by_index(view, delivery) is divided
+
+
+def test_who_is_taken_in_again_by_its_indexes_is_promoted() -> None:
+    """Only a policy that is certain to be the newest one may do that."""
+    world = paused(fleet())
+    held = HeldWorkload(key("a"), "LossNotFinite", world.now)
+    world.state = replace(world.state, held=(held,), indexes={}, index_mode=None)
+    assert not world.decide().promotes
+    world.run(30)
+    answer(world, "retry")
+    decision = world.decide()
+    assert (dict(decision.state.indexes), decision.promotes) == ({key("a"): 2}, True)
+
+
+def test_with_admission_away_what_moves_as_a_whole_now_keeps_the_indexes_that_it_had() -> None:
+    world = paused(fleet())
+    respec(world, stages=policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}).spec.stages)
+    world.lagging = world.bypassed = True
+    world.run(3)
+    assert (dict(world.state.indexes), dict(world.state.modes)) == ({key("a"): 2}, {})
+
+
+def test_with_admission_away_who_joins_has_no_index_yet_and_who_leaves_none_any_more() -> None:
+    world = paused(fleet())
+    world.lagging = world.bypassed = True
+    world.add("b", hot=False, pods=20)
+    world.number("b")
+    world.world_sizes["b"] = 1
+    world.run(3)
+    assert dict(world.state.indexes) == {key("a"): 2}
+    respec(world, target=Mode.BF16)
+    world.run(2)
+    assert (dict(world.state.shares), dict(world.state.indexes)) == ({}, {})

@@ -10,7 +10,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
-from precision_operator.api.state import Phase
+from precision_operator.api.state import Phase, Restart
 from precision_operator.core.actions import DeleteAssignment, DeletePod, RequestPod
 from precision_operator.core.lifecycle import continued, lost
 from tests.support.fleets import (
@@ -422,3 +422,22 @@ def test_overflow_of_what_is_held_after_the_deletion_is_nobodys_business() -> No
     world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     world.run(10)
     assert (held_names(world), world.really_in(Mode.FP32)) == ({"hot-2"}, {"hot-2"})
+
+
+def test_what_is_left_behind_is_only_of_what_is_held() -> None:
+    """Admission reads it: nothing of it may be about a workload that nobody governs any more."""
+    world = degraded()
+    (one, other) = keys("hot-2", "hot-3")
+    begun = Restart(1, world.now, newest=world.now, pods=1)
+    world.state = replace(
+        world.state,
+        contested=frozenset({other}),
+        indexes={other: 2},
+        index_mode=Mode.FP16,
+        restarts={one: begun, other: begun},
+    )
+    world.delete_policy()
+    state = world.decide().state
+    assert (held_names(world), state.reason) == ({"hot-2"}, "PolicyDeleted")
+    assert (state.contested, dict(state.indexes), state.index_mode) == (frozenset(), {}, None)
+    assert other not in state.restarts

@@ -13,8 +13,8 @@ from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.memory import BF16_BYTES, fallback_in_bf16, shortage_events
 from precision_operator.core.model import PodSignals, RestartBy
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, answer, change, respec, until
-from tests.support.rollbacks import by_canary, canary_of, compared
+from tests.support.fleets import NAN, answer, change, promoted, respec, until
+from tests.support.rollbacks import MILD, QUICK, by_canary, canary_of, compared
 from tests.support.views import key, literal, pod, reported, workload
 
 AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
@@ -211,3 +211,24 @@ def test_what_lacks_memory_and_has_a_change_of_its_template_pending_is_flipped_a
 )
 def test_memory_is_lacking_where_some_is_known_to_be_missing(missing: float | None, lacks: bool) -> None:
     assert PodSignals(fp32_shortage_bytes=missing).lacks_memory is lacks
+
+
+def test_a_rollback_canary_that_has_no_room_for_fp32_is_restarted_in_it_though_others_would_go_to_bf16() -> None:
+    """In BF16 it would show nothing of the policy's fallback, and a flip would fail."""
+    world = promoted(rollback={**QUICK, "strategies": {"P2": "Canary"}, "onMemoryShortage": "BF16"})
+    world.crowded, world.bad = set(world.workloads), dict.fromkeys(world.workloads, MILD)
+    until(world, lambda w: w.state.by_canary)
+    assert not [who for who, what in world.log if what.startswith(("request bf16", "request fp32"))]
+    until(world, lambda w: w.really_in(Mode.FP32) >= canary_of(w))
+
+
+def test_what_is_held_in_bf16_is_no_member_of_a_rollout_to_bf16() -> None:
+    world = fleet(**ALLOWED)
+    for number in range(4):
+        world.add(f"more-{number}", mode=Mode.FP16)
+    world.bad = {"crowded": NAN}
+    until(world, lambda w: w.state.alone and w.really_in(Mode.BF16))
+    world.bad = {}
+    respec(world, target=Mode.BF16)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING and w.state.precision is Mode.BF16, seconds=15.0)
+    assert key("crowded") not in world.state.members

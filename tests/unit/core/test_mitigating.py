@@ -19,7 +19,8 @@ from precision_operator.core.decide import Decision, decide
 from precision_operator.core.mitigation import ladder
 from precision_operator.core.mitigation.ladder import ended
 from precision_operator.core.model import Observation
-from tests.support.fleets import ROLLED_BACK, answer, change, held_names, promoted, until
+from precision_operator.reasons import Reason
+from tests.support.fleets import ROLLED_BACK, answer, change, fleet, held_names, promoted, until
 from tests.support.mitigations import EVALUATION, MILD, QUICK, RULES, SLOW, WINDOWS, breached, window
 from tests.support.views import key, keys
 
@@ -340,3 +341,21 @@ def test_nothing_is_remembered_of_what_was_tried_on_a_workload_that_is_gone() ->
     world.drop("hot-0")
     world.run(1)
     assert world.state.mitigations == ()
+
+
+@pytest.mark.parametrize(("helped", "goes_on"), [(1, True), (2, False)])
+def test_a_canary_that_trains_in_bf16_as_a_whole_says_nothing_of_fp16_and_one_member_of_it_does(
+    helped: int, goes_on: bool
+) -> None:
+    world = fleet(strategy={"steps": [{"setWeight": 40}, {"pause": {"duration": "30s"}}, {"setWeight": 100}]})
+    world.run(2)
+    assert len(world.state.members) == 2
+    ended = (world.now, world.now + WINDOW_SECONDS)
+    in_bf16 = [
+        Mitigation(one, Signal.OVERFLOW, *ended, rung=Rung.BF16, result=MitigationResult.MITIGATED)
+        for one in world.state.members[:helped]
+    ]
+    world.state = replace(world.state, mitigations=tuple(in_bf16))
+    world.run(10)
+    assert world.state.step_index == int(goes_on)
+    assert (world.summary.reason == Reason.COHORT_IN_BF16) is not goes_on

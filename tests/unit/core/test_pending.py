@@ -269,3 +269,54 @@ def test_what_an_older_policy_held_joins_the_next_rollout_by_a_retry_of_this_ver
     world.policy = replace(world.policy, annotations=retry)
     until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
     assert held_names(world) == ({"hot-2"} if ago else set())
+
+
+def held_while_pending(**spec: object) -> World:
+    """One is held alone when another target begins another rollout."""
+    world = promoted(**spec)
+    world.bad["hot-2"] = OVERFLOWS
+    until(world, lambda w: held_names(w) == {"hot-2"})
+    world.bad.clear()
+    respec(world, target=Mode.BF16)
+    until(world, lambda w: w.state.phase is Phase.PENDING)
+    return world
+
+
+def test_a_retry_before_a_rollout_takes_in_nobody_whose_rollback_was_not_acknowledged_by_a_person() -> None:
+    world = held_while_pending(reenable={"prerequisites": ["fix"]})
+    answer(world, "retry")
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
+    assert held_names(world) == {"hot-2"}
+
+
+def test_a_retry_before_a_rollout_forgets_whose_weights_were_poisoned() -> None:
+    world = held_while_pending()
+    while world.decide().state.phase is Phase.PENDING:
+        world.step()
+    world.state = replace(world.state, poisoned=keys("hot-2"))
+    answer(world, "retry")
+    world.step()
+    assert (world.state.phase, world.state.held, world.state.poisoned) == (Phase.PROGRESSING, (), ())
+
+
+@pytest.mark.parametrize(
+    ("held", "missing", "retried", "reason"),
+    [
+        (("hot-1", "hot-4"), [], {}, Reason.AWAITING_RETRY),
+        (("hot-1", "hot-4"), ["fix"], {}, Reason.AWAITING_PREREQUISITES),
+        (("hot-1", "hot-4"), [], {"precision.genesis.ai/retry": "77"}, Reason.AWAITING_RETRY),
+        (("hot-1",), [], {}, Reason.NO_SAMPLES),
+    ],
+    ids=["all of them", "all, and more is asked for", "all, and a retry of another transition", "one of them"],
+)
+def test_what_nobody_joins_says_what_a_rollback_that_holds_all_of_it_waits_for(
+    held: tuple[str, ...], missing: list[str], retried: dict[str, str], reason: Reason
+) -> None:
+    reenable = {**FAST["reenable"], "prerequisites": missing}
+    world = World(policy(annotations=retried, **{**FAST, "reenable": reenable}))
+    for name in ("hot-1", "hot-4"):
+        world.add(name)
+    world.unobservable = set(world.workloads)
+    world.state = replace(world.state, held=tuple(HeldWorkload(key(n), "LossNotFinite", 900.0) for n in held))
+    world.run(2)
+    assert (world.state.phase, world.summary.reason) == (Phase.PENDING, reason)

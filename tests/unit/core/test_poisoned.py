@@ -10,6 +10,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
+from precision_operator.core.decide import decide
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.rollback.alone import hold
 from precision_operator.core.rollback.triggers import Trigger
@@ -127,3 +128,14 @@ def test_a_trainer_that_ignores_its_rewind_stays_named_when_another_rollout_begi
     until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
     assert held_names(world) == {"hot-1"}
     assert condition(world, "WeightsSuspect").message.startswith("hot-1: a loss was not finite")
+
+
+def test_poisoned_weights_are_not_forgotten_while_the_metrics_cannot_be_read() -> None:
+    world = promoted(**TWICE)
+    world.bad = {"hot-1": NAN}
+    answer(world, "abort")
+    world.step(5.0)
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=5.0)
+    world.state = replace(world.state, poisoned=keys("hot-1"))
+    unread = replace(world.observe(), evaluation=None)
+    assert decide(world.policy, world.state, unread, world.now).state.poisoned == keys("hot-1")

@@ -54,6 +54,7 @@ def first(world: World) -> Condition:
     [
         (RunsOn("1.13.1", "cuda", "9.0"), "fp16", "torch 1.13.1, expected 2.0 or later"),
         (RunsOn("2.6.0", "cuda", "7.5"), "bf16", "capability 7.5, bf16 needs 8.0: set spec.target: fp16, or select"),
+        (RunsOn("2.6.0", "cuda", "5.3"), "bf16", "capability 5.3, bf16 needs 8.0: set spec.target: fp16, or select"),
         (RunsOn("2.6.0", "cuda", "5.0"), "bf16", "capability 5.0, bf16 needs 8.0: select only workloads on newer GPUs"),
         (RunsOn("2.6.0", "cuda", "5.2"), "fp16", "capability 5.2, fp16 needs 5.3"),
     ],
@@ -67,6 +68,17 @@ def test_a_workload_that_cannot_train_in_the_target_is_named_and_nothing_begins(
     assert found.message.startswith(f"w-1: {'a device of ' if 'capability' in why else ''}{why}")
     world.run(10)
     assert (world.state.phase, world.summary.reason, world.writes) == (Phase.PENDING, "PreflightFailed", 0)
+
+
+@pytest.mark.parametrize(("count", "shown"), [(3, "w-2: "), (4, "; and 1 more")])
+def test_of_many_that_cannot_train_in_the_target_three_are_shown(count: int, shown: str) -> None:
+    names = [f"w-{number}" for number in range(count)]
+    world = fleet(way_back={key(name): "Forbidden" for name in names})
+    for name in names[2:]:
+        world.add(name)
+    found = first(world).message
+    assert shown in found
+    assert ("w-3" in found, "more" in found) == (False, count > 3)
 
 
 @pytest.mark.parametrize(

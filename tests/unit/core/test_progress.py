@@ -173,6 +173,7 @@ def test_a_pod_on_its_way_out_counts_for_as_long_as_its_process_says_that_it_tra
     assert hot(view, reported(**{"p-0": PodSignals(Mode.FP16, 7), "p-9": PodSignals(Mode.FP32, 7)})) == OPEN
     assert hot(view, reported(**{"p-0": PodSignals(Mode.FP16, 7), "p-9": PodSignals(Mode.FP16, 7)})) == DONE
     assert hot(view, says()) == DONE, "nothing is known of it any more"
+    assert hot(view, reported(**{"p-0": PodSignals(Mode.FP16, 7), "p-9": PodSignals()})) == DONE, "nor of its mode"
 
 
 def test_while_its_pods_are_replaced_a_workload_has_acknowledged_only_when_as_many_run_again() -> None:

@@ -14,7 +14,9 @@ from precision_operator.api.spec import DEFAULT_CRITERIA, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
 from precision_operator.contract import PROMOTE
-from precision_operator.core.promotion.regression import shortfall
+from precision_operator.core.actions import Notify
+from precision_operator.core.derive import derive_facts
+from precision_operator.core.promotion.regression import difference, shortfall
 from precision_operator.reasons import Reason
 from tests.support.fleets import until
 
@@ -204,6 +206,12 @@ def test_a_breach_of_a_threshold_is_rolled_back_while_it_holds() -> None:
     assert world.state.comparison is None
 
 
+@pytest.mark.parametrize(("value", "expected"), [(0.9, 1.0), (1.0, 0.0), (1.2, 0.0)])
+def test_where_as_good_as_fp32_is_what_promotes_less_falls_short_by_all(value: float, expected: float) -> None:
+    asked = replace(CRITERIA[Signal.SPEED], promote_below=None, leave=1.0)
+    assert shortfall(asked, value) == expected
+
+
 @pytest.mark.parametrize(
     ("signal", "value", "expected"),
     [
@@ -223,3 +231,41 @@ def test_a_breach_of_a_threshold_is_rolled_back_while_it_holds() -> None:
 )
 def test_how_far_a_value_falls_short_of_fp32(signal: Signal, value: float, expected: float) -> None:
     assert shortfall(CRITERIA[signal], value) == pytest.approx(expected)
+
+
+def test_a_promote_that_was_given_before_the_regression_was_shown_is_void() -> None:
+    world = worse(rollout())
+    while Reason.CANARY_REGRESSED not in {a.reason for a in world.decide().actions if isinstance(a, Notify)}:
+        world.step()
+    promote(world)
+    world.run(3)
+    assert (world.summary.reason, world.state.step_index) == (Reason.CANARY_REGRESSED, 0)
+
+
+def test_a_regression_is_not_rolled_back_where_its_severity_is_held() -> None:
+    world = looked(worse(rollout(rollback={"strategies": {"P2": "Hold"}}, onRegression="Rollback")), 20)
+    assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, Reason.CANARY_REGRESSED)
+
+
+def without(world: World, lacks: dict[str, Signal]) -> float | None:
+    """The difference in a reading that lacks these signals of these workloads."""
+    seen = world.observe()
+    assert seen.evaluation is not None
+    pods = dict(seen.evaluation.pods)
+    for name, signal in lacks.items():
+        (one,) = world.workloads[name].pods
+        known = pods[one.name]
+        pods[one.name] = replace(known, values={s: v for s, v in known.values.items() if s is not signal})
+    evaluation = replace(seen.evaluation, pods=pods)
+    facts = derive_facts(world.policy, world.state, replace(seen, evaluation=evaluation), world.now)
+    return difference(facts, evaluation)
+
+
+def test_a_workload_of_the_rest_of_which_a_compared_signal_is_not_known_is_left_out() -> None:
+    world = rollout()
+    rest = sorted(set(world.workloads) - {name_of(key) for key in world.state.members})
+    world.everywhere = {Signal.FAILURES: 0.0}
+    assert without(world, {}) == pytest.approx(0.0)
+    assert without(world, dict.fromkeys(rest[:3], Signal.FAILURES)) == pytest.approx(0.0), "half of them are enough"
+    halves = {**dict.fromkeys(rest[:3], Signal.FAILURES), **dict.fromkeys(rest[3:], Signal.DIVERGENCE)}
+    assert without(world, halves) is None, "of none of them all is known"

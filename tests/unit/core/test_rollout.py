@@ -1,11 +1,16 @@
 """A rollout under way: what its new pods start in, and what an edit of the policy leaves of it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from lab.model.policies import FAST, policy
+from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
-from tests.support.fleets import NAN, fleet, held_names, promoted, respec
+from precision_operator.core.decide import decide
+from tests.support.fleets import NAN, fleet, held_names, member_names, promoted, respec, until
 from tests.support.views import key
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]}
@@ -74,3 +79,43 @@ def test_no_template_is_ever_needed_what_somebody_writes_into_one_changes_nothin
     world.run(3)
     assert world.really_in(Mode.FP16) == set(world.workloads)
     assert world.state.assigned(key("literal")) is Mode.FP16
+
+
+def in_its_first_step() -> World:
+    world = fleet()
+    world.run(2)
+    return world
+
+
+def of_pods() -> World:
+    world = World(policy(**{**FAST, "unit": "Pod", "strategy": STEPS}))
+    world.add("replicas", pods=10)
+    world.world_sizes["replicas"] = 1
+    until(world, lambda w: w.state.shares and w.state.phase is Phase.PAUSED)
+    return world
+
+
+def scaled_to_zero() -> World:
+    world = in_its_first_step()
+    for name in member_names(world):
+        world.scale(name, 0)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("begun", "reason"),
+    [
+        (in_its_first_step, "AwaitingAcknowledgement"),
+        (of_pods, "AwaitingAcknowledgement"),
+        (scaled_to_zero, "AwaitingEvaluation"),
+    ],
+)
+def test_a_new_leader_that_has_not_read_the_metrics_yet_moves_nothing_and_takes_nothing_back(
+    begun: Callable[[], World], reason: str
+) -> None:
+    world = begun()
+    unread = replace(world.observe(), evaluation=None)
+    decision = decide(world.policy, world.state, unread, world.now)
+    assert (decision.state.members, decision.state.shares) == (world.state.members, world.state.shares)
+    assert (decision.state.evidence_since, decision.actions) == (world.state.evidence_since, ())
+    assert next(c.reason for c in decision.summary.conditions if c.type == "Progressing") == reason

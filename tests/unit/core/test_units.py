@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 
+from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.mitigation import Rung
@@ -12,8 +13,10 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicyEnforcement, Unit
 from precision_operator.api.state import Phase
+from precision_operator.api.workload import name_of
 from precision_operator.core.actions import DeletePod
 from precision_operator.core.cohorts.order import rank
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.model import PodView
 from tests.support.fleets import NAN, answer, at_next_step, change, condition, paused, phase_of, respec, until
 from tests.support.views import key
@@ -304,3 +307,82 @@ def test_who_says_what_its_process_group_is_is_not_asked_for_it() -> None:
     accepted = condition(world, "Accepted")
     assert (accepted.status, accepted.reason) == ("True", "ProcessGroupUnknown")
     assert "the pods of silent are" in accepted.message
+
+
+def test_a_process_group_that_only_a_restart_moves_joins_as_a_whole() -> None:
+    world = World(policy(**{**FAST, "unit": "Pod", "strategy": STEPS}))
+    world.add("group", hot=False, pods=3)
+    world.world_sizes["group"] = 3
+    paused(world)
+    assert len(asked(world, "group")) == 3
+
+
+@pytest.mark.parametrize(("says", "shares"), [({"a": 1}, {key("a"): 1}), ({}, {})])
+def test_a_single_pod_moves_as_a_pod_where_it_is_known_to_train_alone_and_else_as_a_whole(
+    says: dict[str, int], shares: dict[str, int]
+) -> None:
+    world = replicas(1)
+    world.world_sizes = says
+    assert (len(asked(paused(world))), dict(world.state.shares)) == (1, shares)
+
+
+def test_a_workload_of_which_one_pod_is_there_is_no_single_one() -> None:
+    world = replicas(2)
+    world.world_sizes, world.room["a"] = {}, Room.QUOTA
+    change(world, "a", pods=pods(world)[:1])
+    world.run(4)
+    assert (asked(world), condition(world, "Progressing").reason) == (set(), "ProcessGroupUnknown")
+
+
+def test_steps_count_workloads_unless_they_are_to_count_pods() -> None:
+    world = replicas(10, unit="Workload")
+    world.add("b", pods=10)
+    world.world_sizes["b"] = 1
+    at_next_step(paused(world))
+    assert world.state.message == "step 2 of 3: 1 of 2 to fp16"
+
+
+def test_the_steps_of_the_way_to_fp32_count_workloads() -> None:
+    world = World(policy(**{**FAST, "unit": "Pod", "strategy": STEPS, "target": "fp32"}))
+    for name in ("a", "b"):
+        world.add(name, pods=4, mode=Mode.FP16)
+        world.world_sizes[name] = 1
+    paused(world)
+    assert sorted(len(asked(world, name)) for name in ("a", "b")) == [0, 4]
+
+
+def test_a_workload_that_has_moved_as_a_whole_and_is_deleted_leaves_its_place_to_another() -> None:
+    world = World(policy(**{**FAST, "unit": "Pod", "strategy": {"steps": [{"setWeight": 50}, {"pause": {}}]}}))
+    for name in ("x", "y"):
+        world.add(name, hot=False)
+    world.run(4)
+    world.drop(name_of(*world.state.members))
+    world.run(3)
+    assert world.state.members == tuple(map(key, world.workloads))
+
+
+def test_what_is_held_keeps_its_places_and_is_not_among_those_that_were_not_moved() -> None:
+    world = replicas(6, evaluation={**FAST["evaluation"], "onNoData": "Rollback", "noDataLimit": "30s"})
+    for name in ("b", "c", "d"):
+        world.add(name, pods=6)
+        world.world_sizes[name] = 1
+    at_next_step(paused(world))
+    paused(world)
+    shares = dict(world.state.shares)
+    (first, *_) = (name_of(found) for found, share in shares.items() if share)
+    world.unobservable |= {pod.name for pod in pods(world, first)}
+    until(world, lambda w: w.state.held_keys)
+    world.unobservable.clear()
+    world.run(4)
+    assert (world.state.shares[key(first)], asked(world, first)) == (shares[key(first)], set())
+    facts = derive_facts(world.policy, world.state, world.observe(), world.now)
+    assert first not in {w.name for w in facts.fleet.unmoved}
+
+
+def test_a_guarded_fleet_keeps_to_its_last_step_as_pods_come() -> None:
+    world = replicas(4, strategy={"steps": [{"setWeight": 50}]})
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+    assert len(asked(world)) == 2
+    world.scale("a", 8)
+    world.run(4)
+    assert (phase_of(world), world.state.shares, len(asked(world))) == (Phase.HEALTHY, {key("a"): 4}, 4)

@@ -91,3 +91,15 @@ def test_a_workload_held_alone_has_not_acknowledged_while_nobody_may_restart_it(
     world.run(5)
     assert world.state.incident is not None
     assert ("old-03" in world.really_in(Mode.FP16), world.state.incident.last_ack_at) == (True, None)
+
+
+def test_a_pod_that_does_not_go_holds_back_nobody_whose_mode_is_its_own() -> None:
+    world = promoted()
+    world.runs_on("hot-1", "n7")
+    world.unreachable = {"hot-1"}
+    (one,) = world.workloads["hot-1"].pods
+    world.take_away("hot-1", one.uid)
+    world.unobservable = {one.name}
+    world.run(20)
+    assert any(pod.terminating for pod in world.workloads["hot-1"].pods)
+    assert world.summary.unacknowledged == ()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from precision_operator.api.modes import Mode, is_safer, safety
 from precision_operator.api.spec import Delivery
 from precision_operator.core.cohorts.order import rank
-from precision_operator.core.model import Evaluation, PodView, WorkloadView
+from precision_operator.core.model import Evaluation, PodView, WorkloadView, pods_seen
 from precision_operator.core.progress import live_pods, running_pods
 
 
@@ -31,8 +31,7 @@ def one_group(workload: WorkloadView, evaluation: Evaluation | None) -> bool | N
 
     Several ranks may all be in one pod. That cannot be told from here, so they count as a group.
     """
-    seen = evaluation.pods if evaluation is not None else {}
-    sizes = [_world_size(pod, evaluation) for pod in running_pods(workload, seen)]
+    sizes = [_world_size(pod, evaluation) for pod in running_pods(workload, pods_seen(evaluation))]
     if any(size > 1 for size in sizes):
         return True
     return None if not sizes or 0 in sizes else False
@@ -44,7 +43,7 @@ def trains_alone(pod: PodView, evaluation: Evaluation | None) -> bool:
 
 
 def _world_size(pod: PodView, evaluation: Evaluation | None) -> int:
-    signals = evaluation.pods.get(pod.name) if evaluation is not None else None
+    signals = pods_seen(evaluation).get(pod.name)
     return signals.runs_on.world_size if signals is not None and signals.runs_on is not None else 0
 
 
@@ -69,7 +68,7 @@ def moved_pods(
     fallback that was edited since. Then those that only report it, then those that may join. Among equals the lowest hash
     decides.
     """
-    seen = evaluation.pods if evaluation is not None else {}
+    seen = pods_seen(evaluation)
 
     def place(pod: PodView) -> tuple[int, int, str]:
         mode, signals = pod.effective_mode, seen.get(pod.name)

@@ -63,7 +63,6 @@ def pending(facts: Facts) -> Outcome:
         evidence_since=None,
         comparison=None,
         failing=(),
-        mitigations=(),
     )
     begun = replace(facts, state=started)
     return Outcome(started, assigned(begun), notices=(Notify(Reason.ROLLOUT_STARTED, started.message),))

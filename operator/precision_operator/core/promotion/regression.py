@@ -102,11 +102,6 @@ def regression(facts: Facts) -> Trigger | None:
     )
 
 
-def goes_on(comparison: Comparison | None) -> Comparison | None:
-    """What the next step begins with: the same test, but anew after a person has overruled it."""
-    return comparison if comparison is not None and comparison.verdict is CanaryVerdict.OPEN else None
-
-
 def difference(facts: Facts, evaluation: Evaluation) -> float | None:
     """How much more the rest falls short than the canary, -1 to 1; None where one side is on the way, or not known."""
     target = facts.target

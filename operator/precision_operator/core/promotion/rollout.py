@@ -20,7 +20,6 @@ from precision_operator.core.promotion.checks import CheckInput
 from precision_operator.core.promotion.checks.chain import first_closed
 from precision_operator.core.promotion.regression import (
     compared,
-    goes_on,
     newly_shown,
     overruled,
     regressed,
@@ -209,7 +208,6 @@ def _promote(facts: Facts) -> Outcome:
         step_index=index,
         step_since=facts.now,
         evidence_since=None,
-        comparison=goes_on(state.comparison),
         members=cohort.members,
         shares=cohort.shares,
     )
