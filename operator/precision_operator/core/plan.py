@@ -78,11 +78,10 @@ def plan(
 def _requests(sight: Sight, desired: Desired) -> list[Action]:
     """What is asked of running pods; never waits for anything."""
     since = sight.changed.get(desired.workload.key, 0)
-    seen = sight.evaluation.pods if sight.evaluation is not None else {}
     return [
         RequestPod(one.workload, pod, _asked(one, pod), sight.generation, one.rewind, one.tuning)
         for pod, one in ((pod, desired.of(pod)) for pod in live_pods(desired.workload))
-        if pod.hot and _owed(one, pod, seen.get(pod.name), since=since)
+        if pod.hot and _owed(one, pod, sight.pods.get(pod.name), since=since)
     ]
 
 
