@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.world import World
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -18,7 +19,7 @@ from precision_operator.core.model import Request
 from precision_operator.core.rollback.canary import choose, depth, difference, trouble
 from precision_operator.core.rollback.triggers import Trigger
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import promoted, until
+from tests.support.fleets import answer, promoted, until
 from tests.support.rollbacks import MILD, QUICK, by_canary, canary_of, compared
 from tests.support.views import keys
 
@@ -210,3 +211,9 @@ def test_a_rollback_canary_leaves_those_alone_that_were_rolled_back_by_themselve
     assert ([h.name for h in world.state.held], "hot-2" in canary_of(world)) == (["hot-2"], False)
     world.run(3)
     assert world.really_in(Mode.FP32) == {"hot-2", *canary_of(world)}
+    compared(world).bad = {}
+    assert world.state.comparison is not None
+    world.state = replace(world.state, comparison=replace(world.state.comparison, verdict=CanaryVerdict.NO_DIFFERENCE))
+    answer(world, "retry")
+    until(world, lambda w: w.state.phase is not Phase.ROLLING_BACK)
+    assert (world.state.phase, world.state.held) == (Phase.PENDING, ()), "a retry is one of all"

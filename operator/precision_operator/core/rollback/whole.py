@@ -265,9 +265,8 @@ def _retry_withdrawn(facts: Facts, state: State) -> Outcome:
 
 def _record_lost(facts: Facts) -> Trigger:
     """What is not enforced yet stands in the place of a record that was lost: nobody knows who was moved."""
-    state = facts.state
-    reason = Reason.known(state.reason) or Reason.STATE_LOST
-    return Trigger(Severity.P0, Scope.FLEET, reason, state.message, (), facts.now, Strategy.EMERGENCY)
+    message = facts.state.message
+    return Trigger(Severity.P0, Scope.FLEET, Reason.STATE_LOST, message, (), facts.now, Strategy.EMERGENCY)
 
 
 def _start_again(state: State, asked: Answer) -> Outcome:
