@@ -101,8 +101,9 @@ def test_a_canary_that_waits_in_back_off_is_unknown_and_no_answer_of_it_is_await
     world.unobservable = canary_of(world)
     for waits, reason in ((False, Reason.AWAITING_ACKNOWLEDGEMENT), (True, Reason.CANARY_UNKNOWN)):
         for name in canary_of(world):
-            pods = tuple(replace(pod, ready=not waits, backing_off=waits) for pod in world.workloads[name].pods)
-            change(world, name, pods=pods)
+            (pod, *_) = world.workloads[name].pods
+            peer = replace(pod, name="peer", uid="uid-peer", ready=True, backing_off=False)  # of its process group
+            change(world, name, pods=(replace(pod, ready=not waits, backing_off=waits), peer), replicas=2)
         found = difference(derive_facts(world.policy, world.state, world.observe(), world.now))
         assert isinstance(found, Cause)
         assert found.reason is reason
