@@ -127,6 +127,9 @@ def test_a_line_that_is_passed_alone_is_not_worth_a_write_and_the_last_one_is() 
     world.run(20)
     passed = replace(world.observe(), verified=(incident(world).id, Checks(passed=3, unknown=2, pending=6)))
     assert decide(world.policy, world.state, passed, world.now).state == world.state
+    known = replace(world.state, incident=replace(incident(world), checks=Checks(passed=2, failed=1, pending=9)))
+    again = replace(world.observe(), verified=(incident(world).id, Checks(passed=3, failed=1, pending=8)))
+    assert decide(world.policy, known, again, world.now).state == known, "nor is one that was known to have failed"
     done = replace(world.observe(), verified=(incident(world).id, Checks(passed=9, unknown=2)))
     assert decide(world.policy, world.state, done, world.now).state.incident == replace(
         incident(world), checks=Checks(passed=9, unknown=2)

@@ -98,7 +98,7 @@ class Disruptions:
             wanted.setdefault(write.workload.key, []).append(write)
         alone = {name for name, (first, *more) in wanted.items() if isinstance(first, EvictPod) and not more}
         torn = {name for name, found in wanted.items() if _is_torn(found, before.get(name, ()))}
-        if len(alone | torn) == len(wanted) and not (others or torn):
+        if len(alone) == len(wanted) and not (others or torn):
             return {}  # of each the API server asks the budget itself
         try:
             budgets = await self._budgets(key.namespace)

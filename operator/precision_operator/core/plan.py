@@ -8,7 +8,7 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Restart, Suspension
 from precision_operator.core.actions import Action, RequestPod
 from precision_operator.core.desired import Desired
-from precision_operator.core.model import PodSignals, PodView, WorkloadView, pods_seen
+from precision_operator.core.model import PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods, outran, right
 from precision_operator.core.restart.pace import Pace
 from precision_operator.core.restart.rounds import Restarting, Sight
@@ -78,11 +78,10 @@ def plan(
 def _requests(sight: Sight, desired: Desired) -> list[Action]:
     """What is asked of running pods; never waits for anything."""
     since = sight.changed.get(desired.workload.key, 0)
-    seen = pods_seen(sight.evaluation)
     return [
         RequestPod(one.workload, pod, _asked(one, pod), sight.generation, one.rewind, one.tuning)
         for pod, one in ((pod, desired.of(pod)) for pod in live_pods(desired.workload))
-        if pod.hot and _owed(one, pod, seen.get(pod.name), since=since)
+        if pod.hot and _owed(one, pod, sight.pods.get(pod.name), since=since)
     ]
 
 

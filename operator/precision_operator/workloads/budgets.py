@@ -12,6 +12,7 @@ from precision_operator.api.selector import BySelector, Selector, parse_selector
 from precision_operator.api.wire import integer, mapping, sequence, text
 from precision_operator.errors import DisruptionBudget
 from precision_operator.kube.port import JsonObject
+from precision_operator.workloads.reading import strings
 
 BUDGETS_LIMIT = 2_000
 """Budgets of a namespace."""
@@ -115,7 +116,7 @@ def _against(budget: _Budget, running: Sequence[JsonObject], own: Set[str]) -> s
     # A pod that is not ready counts for no budget, but where too few are ready it may be about to.
     spared = text(spec.get("unhealthyPodEvictionPolicy")) == "AlwaysAllow"
     healthy, desired = integer(status.get("currentHealthy"), 0), integer(status.get("desiredHealthy"), 0)
-    if ready < len(running) and healthy < desired and not spared:
+    if healthy < desired and not spared:
         return f"the disruption budget {name} needs {desired} healthy pods and has {healthy}"
     return None
 
@@ -133,8 +134,7 @@ def _uid(pod: JsonObject) -> str:
 
 
 def _labels(pod: JsonObject) -> Mapping[str, str]:
-    labels = mapping(mapping(pod.get("metadata")).get("labels"))
-    return {key: value for key, value in labels.items() if isinstance(value, str)}
+    return strings(mapping(pod.get("metadata")).get("labels"))
 
 
 def _runs(pod: JsonObject) -> bool:

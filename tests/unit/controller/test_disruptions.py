@@ -91,3 +91,16 @@ async def test_who_is_torn_is_finished_also_where_its_budgets_cannot_be_judged(m
     for _ in range(2):
         found = await finished(clock, disruptions.against(KEY, wanted[1:]))
         assert found.keys() == {wanted[-1].workload.key}
+
+
+@pytest.mark.parametrize(("namespace", "waits"), [("ns", True), ("elsewhere", False)])
+async def test_a_lone_pod_waits_for_another_policys_group_that_shares_its_budget_in_the_namespace(
+    namespace: str, *, waits: bool
+) -> None:
+    clock, wanted = ManualClock(), groups(2)
+    kube = stage(clock, pods=wanted)
+    kube.put(DISRUPTION_BUDGETS, {"metadata": {"namespace": "elsewhere", "name": "one"}, "spec": {}})
+    disruptions, other = Disruptions(kube, clock), PolicyKey(namespace, "other")
+    assert await finished(clock, disruptions.against(other, wanted[:2])) == {}
+    found = await finished(clock, disruptions.against(KEY, wanted[2:3]))
+    assert bool(found) is waits

@@ -9,6 +9,7 @@ import pytest
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
+from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.model import RestartBy
 from precision_operator.core.rollback.alone import HOLDS_LIMIT
@@ -69,6 +70,18 @@ def test_a_second_milder_breach_leaves_severity_urgency_and_deadline_of_an_unack
     assert world.state.incident is not None
     assert (incident_of(world), world.state.incident.deadline_at) == (before, first.deadline_at)
     assert set(world.state.incident.workloads) == {"hot-00", "hot-05"}
+
+
+def test_a_second_graver_breach_brings_its_severity_its_urgency_and_its_deadline() -> None:
+    world = healthy()
+    world.unresponsive = {"hot-00"}
+    until(slow(world, HOT[:1]), held_names)
+    world.bad |= {"hot-05": NAN}
+    began = world.now
+    until(world, lambda w: len(w.state.held) == 2)
+    assert world.state.incident is not None
+    assert incident_of(world) == (Severity.P0, Strategy.EMERGENCY)
+    assert world.state.incident.deadline_at == began + world.policy.spec.rollback.deadlines_seconds[Severity.P0]
 
 
 def test_a_workload_that_joins_an_unacknowledged_incident_has_its_own_time_to_acknowledge() -> None:

@@ -10,6 +10,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Strategy
 from precision_operator.api.state import Phase, Restart, State
 from precision_operator.core.derive import derive_facts
+from precision_operator.core.model import Request
 from precision_operator.core.rollback.batches import awaits_checkpoints, under_way
 from precision_operator.core.rollback.whole import everything
 from tests.support.fleets import change, until
@@ -97,7 +98,7 @@ def test_checkpoints_are_asked_for_only_while_work_in_flight_is_waited_for(ago: 
     assert awaits_checkpoints(world.policy, world.state, incident.decided_at + ago) is awaited
     emergency = replace(world.state, incident=replace(incident, strategy=Strategy.EMERGENCY))
     ended = replace(world.state, phase=Phase.HELD)
-    for state in (emergency, ended, State()):
+    for state in (emergency, ended, State(), State(phase=Phase.ROLLING_BACK)):
         assert not awaits_checkpoints(world.policy, state, incident.decided_at + ago)
 
 
@@ -132,6 +133,37 @@ def test_a_restart_takes_up_room_in_its_batch_until_its_new_pods_have_acknowledg
     assert requested(world) == ["literal"]
     trains_in(world, "literal", Mode.FP32)
     assert requested(world) == ["literal", "hot-0"]
+
+
+@pytest.mark.parametrize(
+    ("moved", "changed", "asked"), [(True, False, []), (False, True, []), (False, False, ["hot-1"])]
+)
+def test_who_was_moved_or_had_another_mode_takes_up_room_until_it_has_acknowledged(
+    *, moved: bool, changed: bool, asked: list[str]
+) -> None:
+    world = begun(batch=0.2)
+    view, world.unobservable = world.workloads["hot-0"], {"hot-0"}
+    change(world, "hot-0", pods=tuple(replace(pod, request=Request(99, Mode.FP32)) for pod in view.pods))
+    members = {view.key} if moved else set(world.state.members) - {view.key}
+    world.state = replace(world.state, members=tuple(members), changed={view.key: 99} if changed else {})
+    assert requested(world) == ["hot-0", *asked]
+
+
+def test_a_change_of_its_template_brings_nobody_forward_who_is_not_restarted() -> None:
+    world = begun(batch=0.2)
+    change(world, "hot-1", pending_revision=True)
+    assert requested(world) == ["hot-0"]
+
+
+def test_while_one_of_its_pods_cannot_be_asked_for_a_checkpoint_a_restart_waits_and_what_is_flipped_does_not() -> None:
+    world = begun(batch=1.0)
+    world.add("mixed", hot=False, pods=2)
+    trains_in(world, "mixed", Mode.FP16)
+    asks, cannot = world.workloads["mixed"].pods
+    change(world, "mixed", pods=(replace(asks, hot=True), cannot))
+    assert "mixed" not in requested(world, ago=59.0)
+    change(world, "mixed", literal=False)  # nothing can restart it, but a part of it can be asked
+    assert "mixed" in requested(world, ago=59.0)
 
 
 def test_who_was_never_moved_takes_up_no_room_though_nothing_is_known_of_it() -> None:

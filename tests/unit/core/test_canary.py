@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from lab.model.world import World
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import DEFAULT_CRITERIA, Severity, Strategy
+from precision_operator.api.spec import DEFAULT_CRITERIA, Delivery, Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
 from precision_operator.core.derive import derive_facts
@@ -18,15 +19,20 @@ from precision_operator.core.model import Request
 from precision_operator.core.rollback.canary import choose, depth, difference, trouble
 from precision_operator.core.rollback.triggers import Trigger
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import promoted, until
+from tests.support.fleets import answer, change, promoted, respec, until
 from tests.support.rollbacks import MILD, QUICK, by_canary, canary_of, compared
-from tests.support.views import keys
+from tests.support.views import key, keys, pod
 
 ANSWERED = (Severity.P0, Severity.P1, Severity.P2)
 
 
 def facts(world: World) -> Facts:
     return derive_facts(world.policy, world.state, world.observe(), world.now)
+
+
+def calls(*breached: str) -> Trigger:
+    """For a rollback by canary."""
+    return Trigger(Severity.P2, Scope.FLEET, Reason.OVERFLOW_RATE_HIGH, "", keys(*breached), 0.0, Strategy.CANARY)
 
 
 def reading(world: World) -> float | Cause:
@@ -82,6 +88,22 @@ def test_labels_that_reach_all_of_the_breached_or_none_leave_the_choice_to_the_s
         assert len(canary_of(world)) == 1
 
 
+def test_labelled_is_what_runs_on_labelled_nodes_and_on_no_others() -> None:
+    world = promoted(rollback={**QUICK, "strategies": {"P2": "Canary"}, "canary": {"by": "NodeLabel"}})
+    for name, nodes in (("hot-0", ("mine", "other")), ("hot-1", ("mine", "mine")), ("hot-2", ("other",))):
+        (pod,) = world.workloads[name].pods
+        change(world, name, pods=tuple(replace(pod, uid=str(n), node=node) for n, node in enumerate(nodes)))
+    seen = replace(world.observe(), canary_nodes=("mine",))
+    found = derive_facts(world.policy, world.state, seen, world.now)
+    assert choose(found, calls("hot-0", "hot-1", "hot-2")) == keys("hot-1")
+
+
+def test_nobody_is_a_canary_whose_running_pods_cannot_be_moved() -> None:
+    world = promoted()
+    respec(world, delivery=Delivery.NEW_ONLY)
+    assert choose(facts(world), calls("hot-0", "hot-1")) == ()
+
+
 @pytest.mark.parametrize(
     ("signal", "value", "expected"),
     [
@@ -112,6 +134,10 @@ def test_the_worst_signal_speaks_for_a_workload_and_one_unknown_signal_makes_it_
     rest = next(name for name in world.bad if name not in canary_of(world))
     world.bad[rest] = {Signal.OVERFLOW: 0.06, Signal.SPEED: 0.86}
     assert trouble(facts(world), view[rest]) == pytest.approx(0.4)
+    world.bad[rest] = {Signal.DIVERGENCE: 0.125}
+    assert trouble(facts(world), view[rest]) == pytest.approx(0.5), "a warning that no rollback answers is no breach"
+    world.bad[rest] = {Signal.OVERFLOW: 0.06, Signal.SPEED: math.nan}
+    assert trouble(facts(world), view[rest]) is None
     world.bad[rest] = {Signal.DIVERGENCE: math.nan}
     assert trouble(facts(world), view[rest]) == 1.0
     world.unobservable.add(rest)
@@ -131,12 +157,26 @@ def test_the_rest_are_the_breached_that_still_train_in_reduced_precision() -> No
     assert why(world) == "NothingToCompare"
 
 
+def test_who_went_to_the_fallback_by_itself_is_none_of_the_rest_nor_is_a_canary_with_a_pod_that_is_leaving() -> None:
+    world = compared(by_canary())
+    world.state = replace(world.state, breached=(*world.state.canary, key("hot-3")))
+    becomes(world, "hot-3", request=Request(99, Mode.FP32))
+    going = pod("going", request=Request(1, Mode.FP16), terminating=True, gone_by=world.now + 30.0)
+    (name,) = canary_of(world)
+    assert name != "hot-3"
+    change(world, name, pods=(*world.workloads[name].pods, going))
+    assert why(world) == "NothingToCompare"
+
+
 def test_every_canary_and_half_of_the_rest_must_be_known() -> None:
     world = compared(by_canary())
     rest = sorted(set(world.workloads) - canary_of(world))
     world.unobservable = set(rest[:2])
     assert reading(world) == 1.0
-    world.unobservable = set(rest[:3])
+    known = world.state
+    world.state = replace(known, breached=(*known.canary, *(world.workloads[name].key for name in rest[:4])))
+    assert reading(world) == 1.0
+    world.state, world.unobservable = known, set(rest[:3])
     found = reading(world)
     assert isinstance(found, Cause)
     assert found.reason == "CanaryUnknown"
@@ -147,7 +187,11 @@ def test_every_canary_and_half_of_the_rest_must_be_known() -> None:
 
 def test_without_a_pod_of_the_canary_nothing_is_compared() -> None:
     world = compared(by_canary())
-    world.state = replace(world.state, canary=keys("gone"))
+    (name,), before = canary_of(world), world.state
+    world.state = replace(before, canary=keys("gone"))
+    assert why(world) == "CanaryGone"
+    world.state = before
+    change(world, name, pods=())
     assert why(world) == "CanaryGone"
 
 
@@ -158,11 +202,10 @@ def test_written_and_acknowledged_is_what_the_fleet_is_not_its_canary() -> None:
     assert (incident.last_patch_at, incident.last_ack_at) == (None, None)
 
 
-def hot_1_is(world: World, **fields: object) -> None:
+def becomes(world: World, name: str, **fields: object) -> None:
     """Other pods of one workload, and its process in what they were asked for."""
-    view = world.workloads["hot-1"]
-    pods = tuple(replace(pod, **fields) for pod in view.pods)  # type: ignore[arg-type]
-    world.workloads["hot-1"] = replace(view, pods=pods)
+    pods = tuple(replace(pod, **fields) for pod in world.workloads[name].pods)  # type: ignore[arg-type]
+    change(world, name, pods=pods)
     world.modes.update({pod.name: (pod.effective_mode or Mode.FP32, 9) for pod in pods})
 
 
@@ -180,11 +223,8 @@ def test_a_canary_needs_another_breached_workload_that_still_trains_in_reduced_p
     breached: tuple[str, ...], fields: dict[str, object], compared_at_all: bool
 ) -> None:
     world = promoted()
-    hot_1_is(world, **fields)
-    trigger = Trigger(
-        Severity.P2, Scope.FLEET, Reason.OVERFLOW_RATE_HIGH, "", keys(*breached), world.now, Strategy.CANARY
-    )
-    chosen = choose(facts(world), trigger)
+    becomes(world, "hot-1", **fields)
+    chosen = choose(facts(world), calls(*breached))
     assert bool(chosen) is compared_at_all
     assert set(chosen) <= set(keys(*breached))
 
@@ -210,3 +250,9 @@ def test_a_rollback_canary_leaves_those_alone_that_were_rolled_back_by_themselve
     assert ([h.name for h in world.state.held], "hot-2" in canary_of(world)) == (["hot-2"], False)
     world.run(3)
     assert world.really_in(Mode.FP32) == {"hot-2", *canary_of(world)}
+    compared(world).bad = {}
+    assert world.state.comparison is not None
+    world.state = replace(world.state, comparison=replace(world.state.comparison, verdict=CanaryVerdict.NO_DIFFERENCE))
+    answer(world, "retry")
+    until(world, lambda w: w.state.phase is not Phase.ROLLING_BACK)
+    assert (world.state.phase, world.state.held) == (Phase.PENDING, ()), "a retry is one of all"

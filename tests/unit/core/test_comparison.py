@@ -9,12 +9,13 @@ from lab.model.world import World
 from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.incident import Incident
 from precision_operator.api.modes import Mode
+from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.model import Observation
 from precision_operator.core.rollback.canary import difference
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import answer, change, condition, until
+from tests.support.fleets import OVERFLOWS, answer, change, condition, incident_of, respec, until
 from tests.support.rollbacks import by_canary, canary_of, compared, verdict_of
 from tests.support.views import key
 
@@ -68,13 +69,41 @@ def test_what_was_shown_counts_in_the_look_that_was_planned_as_the_last(shown: d
     assert world.step().state.reason == reason
 
 
+def test_a_graver_breach_that_is_answered_by_a_canary_too_leaves_the_comparison_its_time() -> None:
+    world = compared(by_canary())
+    before, rules = incident(world), world.policy.spec.rollback
+    respec(world, rollback=replace(rules, strategies={**rules.strategies, Severity.P1: Strategy.CANARY}))
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
+    until(world, lambda w: incident_of(w) == (Severity.P1, Strategy.CANARY), seconds=15.0, passes=20)
+    assert incident(world).deadline_at == before.deadline_at
+
+
+def test_a_rollback_of_the_rest_that_a_person_asks_for_is_due_by_the_severity_of_its_incident() -> None:
+    world = compared(by_canary())
+    world.state = replace(world.state, incident=replace(incident(world), severity=Severity.P1))
+    world.bad, began = {}, world.now
+    answer(world, "rollback")
+    world.step(1.0)
+    assert incident_of(world) == (Severity.P1, Strategy.GRADUAL)
+    assert incident(world).deadline_at == began + world.policy.spec.rollback.deadlines_seconds[Severity.P1]
+
+
+def test_where_nobody_is_left_to_compare_with_the_rollback_ends_as_a_gradual_one() -> None:
+    world = compared(by_canary())
+    for name in set(world.workloads) - canary_of(world):
+        world.drop(name)
+    world.step()
+    assert (world.state.phase, incident(world).strategy) == (Phase.HELD, Strategy.GRADUAL)
+
+
 def test_a_canary_that_waits_in_back_off_is_unknown_and_no_answer_of_it_is_awaited() -> None:
     world = compared(by_canary())
     world.unobservable = canary_of(world)
     for waits, reason in ((False, Reason.AWAITING_ACKNOWLEDGEMENT), (True, Reason.CANARY_UNKNOWN)):
         for name in canary_of(world):
-            pods = tuple(replace(pod, ready=not waits, backing_off=waits) for pod in world.workloads[name].pods)
-            change(world, name, pods=pods)
+            (pod, *_) = world.workloads[name].pods
+            peer = replace(pod, name="peer", uid="uid-peer", ready=True, backing_off=False)  # of its process group
+            change(world, name, pods=(replace(pod, ready=not waits, backing_off=waits), peer), replicas=2)
         found = difference(derive_facts(world.policy, world.state, world.observe(), world.now))
         assert isinstance(found, Cause)
         assert found.reason is reason

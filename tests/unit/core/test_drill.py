@@ -10,14 +10,15 @@ import pytest
 from lab.model.world import World
 from precision_operator.api.drill import Drill, DrillOrder, DrillResult, drill_order, drill_value
 from precision_operator.api.modes import Mode
-from precision_operator.api.spec import PolicyEnforcement, Severity, Strategy
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Delivery, PolicyEnforcement, Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.contract import DRILL, PREFIX
 from precision_operator.core.actions import Notify
 from precision_operator.core.model import PromotionSlots
 from precision_operator.reasons import Cause, Reason
 from tests.support import fleets
-from tests.support.fleets import NAN, OVERFLOWS, answer, fleet, held_names, respec, until
+from tests.support.fleets import NAN, OVERFLOWS, answer, change, fleet, held_names, respec, until
 from tests.support.views import key
 
 HOT = {f"hot-{index}" for index in range(5)}
@@ -260,6 +261,90 @@ def test_a_drill_is_refused_where_it_would_be_in_the_way(stands: Callable[[], Wo
     drill(world)
     assert Reason.DRILL_REFUSED in said(world)
     assert world.state.last_drill is None
+
+
+def nothing_runs() -> World:
+    world = promoted()
+    change(world, "hot-1", pods=())
+    return world
+
+
+def one_goes_back_to_the_target() -> World:
+    world = promoted()
+    (pod,) = world.workloads["hot-1"].pods
+    world.modes[pod.name] = Mode.BF16, world.state.generation
+    return world
+
+
+def new_pods_only() -> World:
+    world = promoted()
+    respec(world, delivery=Delivery.NEW_ONLY)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("stands", "why"),
+    [
+        (nothing_runs, "nothing that was moved runs"),
+        (one_goes_back_to_the_target, "hot-1 do not report fp16 yet"),
+        (new_pods_only, "running pods of hot-1 cannot be moved"),
+    ],
+)
+def test_a_drill_of_a_workload_that_could_not_rehearse_it_is_refused_with_the_reason(
+    stands: Callable[[], World], why: str
+) -> None:
+    world = stands()
+    drill(world, key("hot-1"))
+    (refused,) = [a for a in world.step(1.0).actions if isinstance(a, Notify) and a.reason is Reason.DRILL_REFUSED]
+    assert why in refused.message
+    assert world.state.last_drill is None
+
+
+def test_a_drill_of_the_fleet_counts_and_awaits_only_what_runs() -> None:
+    world = nothing_runs()
+    drill(world)
+    until(world, over)
+    assert (of(world).result, of(world).workloads) == (DrillResult.PASSED, 5)
+
+
+def test_a_drill_fails_at_once_when_nothing_of_it_runs_any_more() -> None:
+    world = in_a_drill()
+    change(world, "hot-1", pods=())
+    world.step(1.0)
+    assert (of(world).result, of(world).message) == (DrillResult.FAILED, "nothing of it runs any more")
+
+
+def test_not_all_were_asked_while_one_waits_for_its_restart() -> None:
+    world = promoted()
+    world.restart_slots = 0
+    drill(world)
+    until(world, lambda w: w.state.last_drill is not None and of(w).half_at is not None)
+    assert of(world).requested_at is None
+
+
+@pytest.mark.parametrize(
+    ("values", "result"),
+    [({Signal.DIVERGENCE: 0.1}, DrillResult.FAILED), ({Signal.OVERFLOW: 0.2}, DrillResult.PREEMPTED)],
+    ids=["only a warning", "mitigated first"],
+)
+def test_a_mild_breach_ends_a_drill_though_it_is_mitigated_first_and_a_mere_warning_does_not(
+    values: dict[Signal, float], result: DrillResult
+) -> None:
+    world = fleets.promoted(rollback={**QUICK, "gradual": {"sustain": "5s"}})
+    world.unresponsive = {"hot-1"}
+    drill(world, key("hot-1"))
+    world.step(1.0)
+    world.bad = {"hot-2": values}
+    until(world, over)
+    assert (of(world).result, world.state.phase) == (result, Phase.HEALTHY)
+
+
+def test_a_policy_that_is_made_anew_begins_at_its_first_step_and_ends_the_drill_of_the_one_before() -> None:
+    world = in_a_drill()
+    world.recreate_policy(replace(world.policy, uid="another", annotations={}))
+    ended = world.now
+    world.step(1.0)
+    assert (of(world).result, of(world).ended_at) == (DrillResult.PREEMPTED, ended)
 
 
 @pytest.mark.parametrize("what", ["", "nobody", "fleet now", "fleet allow-restarts please", "apps/Deployment/nobody"])

@@ -88,6 +88,15 @@ def test_a_process_group_of_which_one_pod_crashes_trains_in_nothing_and_is_waite
     assert follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).waiting is not None
 
 
+def test_who_crashes_before_it_was_asked_is_awaited_for_it_may_come_back_in_the_target() -> None:
+    world = promoted(rollback=RULES)
+    crashing = pod("a", request=Request(1, Mode.FP16), ready=False, crashing=True)
+    change(world, "hot-0", pods=(crashing,))
+    found = facts(world, after=TIMEOUT + 1.0)
+    mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
+    assert follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).waiting is not None
+
+
 def test_a_process_group_that_lost_a_rank_for_good_ends_a_rollback_after_the_timeout() -> None:
     world = promoted(rollback=RULES)
     waits = pod("a", request=Request(9, Mode.FP32), ready=False, backing_off=True)

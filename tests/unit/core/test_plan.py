@@ -239,10 +239,11 @@ def test_it_goes_once_it_has_acknowledged_or_its_time_is_over(seconds: float, ac
         {"crashing": True, "ready": False},
         {"backing_off": True, "ready": False},
         {"hot": False},
+        {"request": None, "started_mode": None},  # nobody knows the mode that it would be asked to stay in
     ],
 )
 def test_a_pod_that_cannot_save_a_checkpoint_goes_at_once(fields: dict[str, object]) -> None:
-    found = first_asked(listening(started_mode=Mode.FP16, **fields))
+    found = first_asked(listening(**{"started_mode": Mode.FP16, **fields}))
     assert (asked(found), deleted(found)) == ([], ["p"])
 
 
@@ -408,9 +409,9 @@ def test_pods_that_are_not_created_are_lost_capacity_once_their_controller_has_h
     by: RestartBy, pods: tuple[PodView, ...], makes_pods_since: float, *, lost: bool
 ) -> None:
     view = literal(pods=pods, replicas=3, restart_by=by, makes_pods_since=makes_pods_since)
-    under_way = {view.key: Restart(1, NOW - 400, newest=NOW - 500, pods=3, gone=NOW - 300)}
-    found = plan(restarted(view), restarts=under_way)
-    assert found.lost == (("w",) if lost else ())
+    for ran in (3, -1):  # so many had started when it began; where that is not known, all of them
+        under_way = {view.key: Restart(1, NOW - 400, newest=NOW - 500, pods=ran, gone=NOW - 300)}
+        assert plan(restarted(view), restarts=under_way).lost == (("w",) if lost else ())
 
 
 @pytest.mark.parametrize(("ago_seconds", "held"), [(300.0, 1), (2 * RESTARTING_SECONDS, 0)])
@@ -419,3 +420,10 @@ def test_lost_capacity_keeps_its_slot_from_other_policies_for_a_while(ago_second
     gone = NOW - ago_seconds
     found = plan(restarted(view), restarts={view.key: Restart(1, gone - 1, newest=gone - 9, pods=1, gone=gone)})
     assert (found.lost, len(found.restarting)) == (("w",), held)
+
+
+def test_a_place_that_a_pod_lacked_before_its_workload_was_restarted_is_no_lost_capacity() -> None:
+    waits = old("waits", pending=True, ready=False, created_at=50.0)
+    under_way = {key("w"): Restart(1, NOW - 10, newest=100.0, pods=1, gone=NOW - 5)}
+    found = plan(restarted(literal(pods=(waits,), replicas=2)), restarts=under_way)
+    assert (found.lost, len(found.restarting)) == ((), 1)

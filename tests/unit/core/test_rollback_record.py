@@ -10,7 +10,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
-from tests.support.fleets import NAN, OVERFLOWS, answer, phase_of, promoted
+from tests.support.fleets import NAN, OVERFLOWS, answer, held, phase_of, promoted
 from tests.support.views import key
 
 
@@ -83,3 +83,11 @@ def test_a_deadline_counts_from_the_first_reading_that_showed_the_breach_not_fro
     assert (found.severity, found.detected_at, found.decided_at) == (severity, seen, seen + 30.0)
     assert found.deadline_at == round(seen + world.policy.spec.rollback.deadlines_seconds[severity], 3)
     assert world.state.step_since == found.decided_at
+
+
+@pytest.mark.parametrize("command", ["abort", "rollback"])
+def test_a_rollback_that_is_asked_for_of_a_fleet_that_is_rolled_back_already_is_no_news(command: str) -> None:
+    world = held()
+    answer(world, command)
+    decision = world.decide()
+    assert (decision.actions, decision.state) == ((), world.state)

@@ -20,11 +20,12 @@ from precision_operator.core.model import RestartBy
 from precision_operator.core.plan import plan
 from precision_operator.core.restart.pace import Pace
 from precision_operator.core.restart.rounds import Sight
-from precision_operator.core.restart.suspensions import ABANDONED_SECONDS
+from precision_operator.core.restart.suspensions import ABANDONED_SECONDS, Suspensions
 from tests.support.fleets import condition, emergency, until
-from tests.support.views import workload
+from tests.support.views import pod, workload
 
 NOW = 5000.0
+SENT = NOW - 5.0
 SIGHT = Sight(None, 9, {}, NOW)
 
 JOBS = ("job-0", "job-1", "job-2")
@@ -226,6 +227,44 @@ def test_a_job_that_shares_its_label_with_another_one_by_now_is_resumed_and_the_
         found = plan(SIGHT, wanted, pace=Pace(), suspensions=record, elsewhere=[both, ours])
         assert found.suspensions == {both.key: Suspension("uid-b", 2, NOW, resuming=True)}
         assert found.actions == (ResumeJob(ours, SIGHT.generation, 2),)
+
+
+@pytest.mark.parametrize(
+    ("seen", "record", "left", "resumed"),
+    [
+        ((True, 2, 0), (1, False), (2, True, NOW), True),
+        ((True, 2, 1), (1, False), (1, False, SENT), False),
+        ((True, 2, 0), (2, True), (2, True, SENT), True),
+        ((True, 4, 0), (2, True), (4, True, NOW), True),
+        ((True, 2, 0), (3, False), (3, False, SENT), False),
+        ((False, 1, 0), (2, True), (2, True, SENT), False),
+        ((False, 3, 0), (2, True), None, False),
+        ((False, 1, 1), (1, False), (1, False, SENT), False),
+        ((False, 3, 1), (1, False), None, False),
+    ],
+    ids=[
+        "it is empty",
+        "a pod is still seen",
+        "its resumption is sent once more",
+        "a suspension came late",
+        "the next suspension is not seen yet",
+        "its suspension is not seen yet",
+        "it was resumed",
+        "its suspension may still arrive",
+        "it was changed, so that its suspension cannot arrive",
+    ],
+)
+def test_the_record_of_a_suspension_stands_for_as_long_as_the_job_may_be_left_suspended(
+    seen: tuple[bool, int, int], record: tuple[int, bool], left: tuple[int, bool, float] | None, *, resumed: bool
+) -> None:
+    """Of a Job: whether it is seen suspended, its generation, its pods. Of a record: its generation, whether it resumes."""
+    suspended, generation, pods = seen
+    job = workload("job", suspended=suspended, emptied=suspended, object_generation=generation, pods=(pod(),) * pods)
+    jobs = Suspensions(SIGHT.generation, NOW)
+    assert not jobs.go_on(job.key, Suspension(job.uid, record[0], SENT, resuming=record[1]), job, again=False)
+    found = jobs.records.get(job.key)
+    assert (found and (found.generation, found.resuming, found.since)) == left
+    assert bool(jobs.resumptions) is resumed
 
 
 def test_a_job_that_is_suspended_again_under_a_deleted_policy_keeps_its_record_from_being_deleted() -> None:

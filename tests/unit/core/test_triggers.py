@@ -67,6 +67,13 @@ def test_metrics_that_nobody_asked_for_are_no_silence() -> None:
     assert (asked.phase, asked.reason) == (Phase.ROLLING_BACK, "RollbackRequested")
 
 
+def test_of_several_silences_the_longest_says_since_when() -> None:
+    world = silent_for(100.0)
+    longest = world.now - 200.0
+    world.state = replace(world.state, silent={**world.state.silent, key("hot-2"): longest})
+    assert trigger(world).detected_at == longest
+
+
 @pytest.mark.parametrize(
     ("result", "until", "counts_from"),
     [

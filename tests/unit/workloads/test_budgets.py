@@ -22,7 +22,7 @@ def pod(*, phase: str = "Running", ready: bool = True, going: bool = False, **la
     metadata: Json = {"name": "p", "uid": f"uid-{next(_NUMBERS)}", "labels": {"job": "train", **labels}}
     if going:
         metadata["deletionTimestamp"] = "2026-11-22T10:00:00Z"
-    conditions = [{"type": "Ready", "status": str(ready)}]
+    conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": str(ready)}]
     return {"metadata": metadata, "status": {"phase": phase, "conditions": conditions}}
 
 

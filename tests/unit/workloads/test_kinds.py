@@ -107,8 +107,11 @@ def test_who_suspended_a_job_is_read_from_its_managed_fields(name: str, by: str,
     assert (resumed.suspended, resumed.emptied, resumed.suspended_by) == (False, False, "")
 
 
-def test_without_managed_fields_nobody_is_named() -> None:
+def test_without_managed_fields_nobody_is_named_and_who_has_no_name_in_them_is_somebody_all_the_same() -> None:
     body = job("patched")
+    for entry in body["metadata"]["managedFields"]:
+        entry["manager"] = ""
+    assert view_of(body).suspended_by == "a manager without a name"
     del body["metadata"]["managedFields"]
     assert view_of(body).suspended_by == ""
 
@@ -120,7 +123,10 @@ def test_our_own_apply_is_no_manifest() -> None:
     assert (view.restart_by, view.suspended_by) == (RestartBy.SUSPENSION, "")
 
 
-@pytest.mark.parametrize("status", [{"active": 1}, {"terminating": 2}, {"conditions": []}])
+ANOTHER: Body = {"type": "example.com/Checked", "status": "True"}
+
+
+@pytest.mark.parametrize("status", [{"active": 1}, {"terminating": 2}, {"conditions": []}, {"conditions": [ANOTHER]}])
 def test_a_job_is_empty_only_once_its_controller_says_so(status: Body) -> None:
     body = job("ours")
     body["status"] |= status
@@ -153,7 +159,7 @@ def test_since_when_a_job_makes_pods_is_known_where_nothing_holds_its_controller
         ('{"spec":{"\\u0073uspend":true}}', True),
         (json.dumps({"spec": {"template": {"suspend": True}}, "suspend": True}), False),
         (json.dumps({"spec": {}}), False),
-        ('{"spec": {"suspend', False),
+        ('{"spec": {"suspend"', False),
         ('"suspend"', False),
         ("[" * 60_000 + '"suspend"', True),
         ("x" * LAST_APPLIED_CHARACTERS + '"suspend"', True),
@@ -255,11 +261,12 @@ def test_a_job_that_has_ended_or_is_about_to_is_none(kind: str) -> None:
         ({"parallelism": 4, "completions": 10}, {"succeeded": 11}, 0),
         ({"parallelism": 0, "completions": 10}, {}, 0),
         ({"parallelism": 0}, {}, 0),
+        ({"parallelism": 4, "completions": 0}, {}, 0),
         ({"completions": 3}, {}, 1),
         ({"parallelism": 4}, {"succeeded": 1, "active": 2}, 2),
         ({"parallelism": 4}, {"succeeded": 1}, 0),
         ({"parallelism": 8, "completions": 8}, {"succeeded": 1, "failedIndexes": "0,3-5"}, 3),
-        ({"parallelism": 8, "completions": 8}, {"failedIndexes": "x,-,9-1,1-2-3," + "9" * 50}, 8),
+        ({"parallelism": 8, "completions": 8}, {"failedIndexes": "x,-,²,9-1,1-2-3," + "9" * 50}, 8),
         ({"parallelism": 8, "completions": 8}, {"failedIndexes": "1," * 20_000}, 8),
         ({"parallelism": "many", "completions": True}, {"succeeded": None}, 1),
     ],

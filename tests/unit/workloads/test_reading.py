@@ -112,6 +112,8 @@ def test_a_hot_template_copied_from_a_pod_starts_in_what_that_was_asked_for() ->
     body = b.deployment(b.hot_spec())
     body["spec"]["template"]["metadata"]["annotations"] = {REQUEST: REQUEST_17, ENABLE: "false"}
     assert read_deployment(body).view.template_mode is Mode.BF16
+    body["spec"]["template"]["spec"] = b.pod_spec(b.container())  # which reads no request
+    assert read_deployment(body).view.template_mode is Mode.FP32
 
 
 def test_what_a_hot_pod_was_asked_for_beats_its_environment() -> None:

@@ -12,7 +12,7 @@ from precision_operator.api.state import Restart, Suspension
 from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod
 from precision_operator.core.desired import Desired
 from precision_operator.core.leaving import begun, blocked, late
-from precision_operator.core.model import Evaluation, PodView, RestartBy, WorkloadView
+from precision_operator.core.model import Evaluation, PodSignals, PodView, RestartBy, WorkloadView
 from precision_operator.core.progress import live_pods, pod_acknowledged
 from precision_operator.core.restart.pace import SLOTS_LIMIT, Pace
 from precision_operator.core.restart.suspensions import Suspensions
@@ -53,6 +53,11 @@ class Sight:
     """See :class:`~precision_operator.core.model.Observation`."""
     unseen: frozenset[str] = frozenset()
     """See there."""
+
+    @property
+    def pods(self) -> Mapping[str, PodSignals]:
+        """What each pod says of itself; nothing before the first reading."""
+        return self.evaluation.pods if self.evaluation is not None else {}
 
 
 @dataclass(slots=True)
@@ -126,7 +131,7 @@ class Restarting:
             # Who still has its pods after that waits for a budget: an emergency does not wait with it.
             recent = 0 <= self.sight.now - restart.since < CHECKPOINT_SECONDS
             self._pods += desired.workload.replicas if recent else 0
-        elif workload is None or key not in self._placeless_keys:
+        elif key not in self._placeless_keys:
             until = restart.counts_since + RESTARTING_SECONDS
             if restart.counts_since <= self.sight.now < until:
                 self._pods += _not_back(workload, restart) if workload is not None else 1
@@ -160,7 +165,7 @@ class Restarting:
 
     def _held_up(self, pod: PodView) -> bool:
         """Its node is away, or a finalizer of somebody else keeps it."""
-        return pod.terminating and blocked(pod, self.sight.now, self.sight.nodes_away) is not None
+        return blocked(pod, self.sight.now, self.sight.nodes_away) is not None
 
     def begin(self) -> None:
         """Begin what may begin: of what is urgent as much as the deadline needs, else as many as there are slots."""
@@ -215,7 +220,7 @@ class Restarting:
 
     def _brings_change_in(self, desired: Desired) -> bool:
         """A restart would bring a change of its template in, and nothing allows that."""
-        allowed = desired.rollback and self.pace.urgent and self.pace.brings_changes_in
+        allowed = desired.rollback and self.pace.brings_changes_in
         return desired.workload.pending_revision and not allowed
 
     def _overtaken(self, desired: Desired) -> bool:
@@ -334,7 +339,7 @@ class Restarting:
         pods, since = workload.pods, restart.gone
         if workload.restart_by is RestartBy.SUSPENSION:
             since = 0.0 if pods else workload.makes_pods_since
-        if since and restart.gone and len(pods) < workload.replicas and all(pod.ready for pod in pods):
+        if since and len(pods) < workload.replicas and all(pod.ready for pod in pods):
             # A StatefulSet may make the next pod only once the newest one has been ready for a while.
             return self.sight.now - max((since, *(pod.created_at for pod in pods))) >= PLACELESS_SECONDS
         return any(
@@ -357,8 +362,7 @@ class Restarting:
         Past it, who could not even be asked goes too: the API server may refuse a pod's annotation for ever. Ranks of a
         process group go together, those that did answer too.
         """
-        seen = self.sight.evaluation.pods if self.sight.evaluation is not None else {}
-        since = self.sight.changed.get(desired.workload.key, 0)
+        seen, since = self.sight.pods, self.sight.changed.get(desired.workload.key, 0)
         found = [
             pod
             for pod in pods
@@ -390,8 +394,7 @@ class Restarting:
         )
         if not asked:
             return [RequestPod(desired.workload, pod, pod.effective_mode, self.sight.generation, checkpoint=True)]
-        signals = self.sight.evaluation.pods.get(pod.name) if self.sight.evaluation is not None else None
-        return None if pod_acknowledged(pod, signals, frozenset(Mode)) else []
+        return None if pod_acknowledged(pod, self.sight.pods.get(pod.name), frozenset(Mode)) else []
 
 
 def _not_back(workload: WorkloadView, restart: Restart) -> int:

@@ -26,8 +26,7 @@ class Suspensions:
 
     def begin(self, job: WorkloadView, *, respects_budgets: bool, since: float | None = None) -> SuspendJob:
         """Record it and do it: whoever leads next finds the record. ``since``: when it was recorded before."""
-        recent = since is not None and 0 <= self.now - since < REPEATED_SECONDS
-        began = since if since is not None and recent else self.now
+        began = since if since is not None and 0 <= self.now - since < REPEATED_SECONDS else self.now
         self.records[job.key] = Suspension(job.uid, job.object_generation, began)
         return SuspendJob(job, self.generation, job.object_generation, respects_budgets=respects_budgets)
 
@@ -46,8 +45,7 @@ class Suspensions:
         """
         generation, moved = job.object_generation, job.object_generation > record.generation
         if job.suspended:
-            empty = not job.pods and job.emptied
-            if empty and (not record.resuming or moved):
+            if moved and job.emptied and not job.pods:
                 record = Suspension(record.uid, generation, self.now, resuming=True)
             self.records[key] = record
             if record.resuming:

@@ -110,8 +110,7 @@ def _level(criterion: Criterion, reading: Reading, answered: Container[Severity]
 def depth(criterion: Criterion, value: float, answered: Container[Severity]) -> float:
     """How deep a value is in trouble: 0 at what promotes, 1 at a breach of a severity that a rollback answers."""
     good = criterion.leave if criterion.promote_below is None else criterion.promote_below
-    warns = criterion.warn is not None and criterion.warn_severity in answered
-    bad = criterion.warn if criterion.warn is not None and warns else criterion.enter
+    bad = criterion.warn if criterion.warn is not None and criterion.warn_severity in answered else criterion.enter
     if good == bad:
         return float(value > bad)
     return min(1.0, max(0.0, (value - good) / (bad - good)))

@@ -13,7 +13,6 @@ from precision_operator.api.text import bounded, names
 from precision_operator.api.workload import shown
 from precision_operator.contract import STAMP
 from precision_operator.core.actions import Notify
-from precision_operator.core.breaches import standing
 from precision_operator.core.commands import Refused, allowed, carried_out
 from precision_operator.core.facts import Facts
 from precision_operator.core.model import WorkloadView
@@ -200,9 +199,6 @@ def _preempted(facts: Facts) -> str:
     trigger = find_trigger(facts)
     if trigger is not None:
         return f"{trigger.reason}: {trigger.message}"
-    breach = next((f for f in standing(facts) if f.severity is not Severity.P3), None)
-    if breach is not None:
-        return f"a breach of {breach.signal} in {breach.name or 'workloads'}"
     return "spec.target was edited" if facts.state.precision is not facts.spec.target else ""
 
 

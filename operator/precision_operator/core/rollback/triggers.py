@@ -14,6 +14,7 @@ from precision_operator.core.cohorts.shares import at_least
 from precision_operator.core.commands import allowed
 from precision_operator.core.facts import Facts
 from precision_operator.core.mitigation.windows import spared
+from precision_operator.core.model import Evaluation
 from precision_operator.core.progress import live_pods
 from precision_operator.core.rollback.attribution import only_place
 from precision_operator.reasons import Reason
@@ -46,10 +47,11 @@ def find_trigger(facts: Facts) -> Trigger | None:
         return _whole_fleet(facts, abort, Command.ABORT)
     if allowed(Command.ROLLBACK, facts.policy, facts.state) and (asked := facts.asked(Command.ROLLBACK)):
         gradual = _whole_fleet(facts, asked, Command.ROLLBACK)
-    if facts.evaluation is None:
+    evaluation = facts.evaluation
+    if evaluation is None:
         return gradual
     breaches = [f for f in standing(facts) if not spared(facts, f)]
-    found = _from_breaches(facts, breaches) if breaches else _no_data(facts)
+    found = _from_breaches(facts, breaches) if breaches else _no_data(facts, evaluation)
     if found is not None and found.strategy is Strategy.CANARY and _comes_first(facts):
         found = None
     if found is None or gradual is None:
@@ -132,12 +134,9 @@ def _tried(facts: Facts, failing: Failing) -> str:
     return f"; tried before in {window.name}: {', '.join(window.found)}" if window is not None and window.found else ""
 
 
-def _no_data(facts: Facts) -> Trigger | None:
+def _no_data(facts: Facts, evaluation: Evaluation) -> Trigger | None:
     """Each workload for its own silence, as far as we have watched it; the fleet where nobody else is left in it."""
-    evaluation, limit_seconds = facts.evaluation, facts.spec.evaluation.no_data_limit_seconds
-    if evaluation is None:
-        return None
-    watched = evaluation.continuous_since
+    limit_seconds, watched = facts.spec.evaluation.no_data_limit_seconds, evaluation.continuous_since
     since = {
         key: max(at, watched) for key, at in facts.silent.items() if evaluation.at - max(at, watched) >= limit_seconds
     }

@@ -72,6 +72,7 @@ def joined(before: Incident, incident: Incident) -> Incident:
 def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
     """Assign the fleet, or its canary, the fallback, and ask for it in the same pass."""
     canary = choose(facts, trigger) if trigger.strategy is Strategy.CANARY else ()
+    incident = new_incident(facts, trigger, canary=bool(canary))
     state = replace(
         facts.state,
         phase=Phase.ROLLING_BACK,
@@ -82,7 +83,7 @@ def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
         enforce=True,
         breached=trigger.workloads,
         poisoned=tuple(sorted({*trigger.poisoned, *facts.state.poisoned})),
-        incident=new_incident(facts, trigger, canary=bool(canary)),
+        incident=incident,
         canary=canary,
         comparison=Comparison() if canary else None,
         evidence_since=None,
@@ -92,8 +93,8 @@ def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
         mitigations=ended(facts.state),
         attempts=_attempts(facts) + 1,
     )
-    facts = replace(facts, state=state)
-    return Outcome(state, _next_batch(facts), notices=(Notify(trigger.reason, trigger.message),))
+    desired = _next_batch(replace(facts, state=state), incident)
+    return Outcome(state, desired, notices=(Notify(trigger.reason, trigger.message),))
 
 
 def _attempts(facts: Facts) -> int:
@@ -104,13 +105,14 @@ def _attempts(facts: Facts) -> int:
     return 0 if proved else state.attempts
 
 
-def _next_batch(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
+def _next_batch(
+    facts: Facts, incident: Incident, *, escalate: bool = False, force: bool = False
+) -> tuple[Desired, ...]:
     """Everything, or what a gradual rollback has come to."""
-    all_of_it, incident = everything(facts, escalate=escalate, force=force), facts.state.incident
-    if incident is not None and incident.strategy is Strategy.CANARY:
-        return canary_first(facts, all_of_it)
-    gradual = incident is not None and incident.strategy is Strategy.GRADUAL
-    if incident is None or not gradual or facts.now >= hurry_from(facts, incident):
+    all_of_it = everything(facts, escalate=escalate, force=force)
+    if incident.strategy is Strategy.CANARY:
+        return canary_first(facts, incident, all_of_it)
+    if incident.strategy is not Strategy.GRADUAL or facts.now >= hurry_from(facts, incident):
         return all_of_it
     return under_way(facts, incident, all_of_it)
 
@@ -221,7 +223,7 @@ def rolling_back(facts: Facts) -> Outcome:
         return Outcome(done, everything(facts), waiting=waiting, notices=(Notify(Reason.ROLLED_BACK, text),))
     if followed.waiting.reason in (Reason.DEADLINE_EXCEEDED, Reason.BLOCKED):
         state = replace(state, reason=followed.waiting.reason)
-    desired = _next_batch(facts, escalate=followed.escalate, force=followed.force)
+    desired = _next_batch(facts, followed.incident, escalate=followed.escalate, force=followed.force)
     return Outcome(state, desired, waiting=followed.waiting, notices=(*raised, *followed.notices))
 
 
@@ -263,9 +265,8 @@ def _retry_withdrawn(facts: Facts, state: State) -> Outcome:
 
 def _record_lost(facts: Facts) -> Trigger:
     """What is not enforced yet stands in the place of a record that was lost: nobody knows who was moved."""
-    state = facts.state
-    reason = Reason.known(state.reason) or Reason.STATE_LOST
-    return Trigger(Severity.P0, Scope.FLEET, reason, state.message, (), facts.now, Strategy.EMERGENCY)
+    message = facts.state.message
+    return Trigger(Severity.P0, Scope.FLEET, Reason.STATE_LOST, message, (), facts.now, Strategy.EMERGENCY)
 
 
 def _start_again(state: State, asked: Answer) -> Outcome:

@@ -41,13 +41,13 @@ def _first_index(body: Body) -> int:
 def _revisions(body: Body) -> Revisions:
     """As its controller chooses them for a new pod: with OnDelete the newest, below a partition the current one."""
     spec, status = mapping(body.get("spec")), mapping(body.get("status"))
-    strategy = mapping(spec.get("updateStrategy"))
-    rolling = strategy.get("type", "RollingUpdate") == "RollingUpdate"
-    partition = integer(mapping(strategy.get("rollingUpdate")).get("partition"), 0) if rolling else 0
+    rolling = mapping(
+        mapping(spec.get("updateStrategy")).get("rollingUpdate")
+    )  # the API server takes none with OnDelete
     return Revisions(
         current=text(status.get("currentRevision")),
         update=text(status.get("updateRevision")),
-        first=_first_index(body) + partition if partition else 0,
+        first=_first_index(body) + integer(rolling.get("partition"), 0),
     )
 
 

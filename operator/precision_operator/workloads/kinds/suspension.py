@@ -44,11 +44,11 @@ def suspended_by(body: Body) -> str:
         return MANIFEST
     if any(setter.name == FIELD_MANAGER for setter in setters):
         return ""
-    for setter in setters:
-        if setter.applies or setter.made_it:
-            return MANIFEST
-        return bounded(setter.name, MANAGER_CHARACTERS) or "a manager without a name"
-    return ""
+    if not setters:
+        return ""
+    if setters[0].made_it:
+        return MANIFEST
+    return bounded(setters[0].name, MANAGER_CHARACTERS) or "a manager without a name"
 
 
 def _setters(body: Body) -> Iterator[_Setter]:

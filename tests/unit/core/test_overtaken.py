@@ -1,0 +1,100 @@
+"""Restarts that something overtakes before they have ended: a change of the template, an owner, another turn or mode."""
+
+from dataclasses import replace
+
+import pytest
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.spec import Delivery
+from precision_operator.api.state import Restart, Suspension
+from precision_operator.core import plan as planning
+from precision_operator.core.actions import DeletePod, SuspendJob
+from precision_operator.core.desired import Desired
+from precision_operator.core.model import RestartBy, WorkloadView
+from precision_operator.core.plan import Plan
+from precision_operator.core.restart.pace import Pace
+from precision_operator.core.restart.rounds import PLACELESS_SECONDS, RESTARTING_SECONDS, Sight
+from precision_operator.core.restart.suspensions import ABANDONED_SECONDS
+from tests.support.views import key, literal, pod
+
+Suspended = dict[str, Suspension]
+
+NOW = 5000.0
+SLOT = Pace(slots=1, evicts=False)
+URGENT = Pace(left_seconds=300.0, evicts=False)
+BEGUN = Restart(1, NOW - 10.0, newest=100.0, pods=2, gone=NOW - 5.0)
+OLD = pod("old", hot=False, started_mode=Mode.FP16, created_at=100.0)
+
+
+def plan(*wanted: Desired, pace: Pace = SLOT, suspensions: Suspended | None = None, **restarts: Restart | None) -> Plan:
+    """Restarts under way, by name; None: there is none."""
+    known = {key(name): restart for name, restart in restarts.items() if restart is not None}
+    return planning.plan(Sight(None, 9, {}, NOW), wanted, pace=pace, restarts=known, suspensions=suspensions)
+
+
+def into(view: WorkloadView, mode: Mode = Mode.FP32) -> Desired:
+    return Desired(view, mode, Delivery.RESTART, rollback=mode is Mode.FP32)
+
+
+def deleted(found: Plan) -> list[str]:
+    return [action.pod.name for action in found.actions if isinstance(action, DeletePod)]
+
+
+def test_what_waits_for_a_slot_names_a_change_of_its_template_that_it_waits_for_as_well() -> None:
+    views = [literal(name, pods=(OLD,), pending_revision=name == "changed") for name in ("changed", "same")]
+    assert plan(*map(into, views), pace=Pace(slots=0)).pending == ("changed",)
+
+
+@pytest.mark.parametrize(("mode", "pending"), [(Mode.FP32, ()), (Mode.FP16, ("w",))])
+def test_an_emergency_brings_changes_in_to_what_is_rolled_back_and_to_nothing_else(
+    mode: Mode, pending: tuple[str, ...]
+) -> None:
+    view = literal(pods=(replace(OLD, started_mode=Mode.BF16),), pending_revision=True)
+    pace = replace(URGENT, slots=1, brings_changes_in=True)
+    assert plan(into(view, mode), pace=pace).pending == pending
+
+
+def test_a_template_that_is_changed_after_the_first_pod_has_gone_holds_no_other_back() -> None:
+    view = literal(pods=(OLD,), replicas=2, pending_revision=True)
+    found = plan(into(view), w=BEGUN)
+    assert (deleted(found), found.pending) == (["old"], ())
+
+
+def test_another_turn_of_a_second_round_is_no_first_one() -> None:
+    waited = Restart(2, NOW - RESTARTING_SECONDS, newest=100.0, pods=1)
+    found = plan(into(literal(pods=(OLD,))), w=waited)
+    assert found.restarts == {key("w"): Restart(2, NOW, 100.0, pods=1)}
+
+
+def test_pods_that_something_else_owns_by_now_are_not_taken_away() -> None:
+    for by, taken in ((RestartBy.PODS, ["old"]), (RestartBy.NEVER, [])):
+        assert deleted(plan(into(literal(pods=(OLD,), replicas=2, restart_by=by)), w=BEGUN)) == taken
+
+
+FRESH = Restart(1, NOW - 10.0, newest=100.0, pods=1)
+WITHOUT_A_PLACE = into(literal("lost", pods=(replace(OLD, pending=True, created_at=NOW - PLACELESS_SECONDS),)))
+JOB = literal(pods=(OLD,), restart_by=RestartBy.SUSPENSION, object_generation=1)
+
+
+@pytest.mark.parametrize(
+    ("job", "mode", "pace", "restart", "capacity_lost", "repeated"),
+    [
+        (JOB, Mode.FP32, SLOT, FRESH, False, True),
+        (JOB, Mode.FP32, SLOT, None, False, False),
+        (JOB, Mode.FP32, SLOT, FRESH, True, False),
+        (JOB, Mode.FP32, SLOT, BEGUN, True, True),
+        (JOB, Mode.FP32, URGENT, None, True, True),
+        (replace(JOB, pods=(replace(OLD, started_mode=Mode.BF16),)), Mode.FP16, URGENT, None, False, False),
+        (replace(JOB, restart_by=RestartBy.NEVER), Mode.FP32, URGENT, FRESH, False, False),
+    ],
+    ids=["its turn", "mode changed", "no capacity", "begun", "urgent", "promoted beside an emergency", "owned by now"],
+)
+def test_a_suspension_that_was_not_carried_out_is_repeated_in_its_turn_or_where_it_is_begun_or_urgent(
+    job: WorkloadView, mode: Mode, pace: Pace, restart: Restart | None, *, capacity_lost: bool, repeated: bool
+) -> None:
+    lost = Restart(1, NOW - 400.0, newest=100.0, pods=1, gone=NOW - 300.0)
+    record = {key("w"): Suspension("uid-w", 1, NOW - ABANDONED_SECONDS)}
+    wanted = [into(job, mode), *[WITHOUT_A_PLACE] * capacity_lost]
+    found = plan(*wanted, pace=pace, suspensions=record, w=restart, lost=lost if capacity_lost else None)
+    assert any(isinstance(action, SuspendJob) for action in found.actions) is repeated
+    assert (key("w") in found.suspensions) is repeated
