@@ -12,7 +12,7 @@ from precision_operator.api.state import Restart, Suspension
 from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod
 from precision_operator.core.desired import Desired
 from precision_operator.core.leaving import begun, blocked, late
-from precision_operator.core.model import Evaluation, PodSignals, PodView, RestartBy, WorkloadView
+from precision_operator.core.model import Evaluation, PodSignals, PodView, RestartBy, WorkloadView, pods_seen
 from precision_operator.core.progress import live_pods, pod_acknowledged
 from precision_operator.core.restart.pace import SLOTS_LIMIT, Pace
 from precision_operator.core.restart.suspensions import Suspensions
@@ -57,7 +57,7 @@ class Sight:
     @property
     def pods(self) -> Mapping[str, PodSignals]:
         """What each pod says of itself; nothing before the first reading."""
-        return self.evaluation.pods if self.evaluation is not None else {}
+        return pods_seen(self.evaluation)
 
 
 @dataclass(slots=True)

@@ -41,9 +41,8 @@ def _first_index(body: Body) -> int:
 def _revisions(body: Body) -> Revisions:
     """As its controller chooses them for a new pod: with OnDelete the newest, below a partition the current one."""
     spec, status = mapping(body.get("spec")), mapping(body.get("status"))
-    rolling = mapping(
-        mapping(spec.get("updateStrategy")).get("rollingUpdate")
-    )  # the API server takes none with OnDelete
+    # The API server takes none with OnDelete.
+    rolling = mapping(mapping(spec.get("updateStrategy")).get("rollingUpdate"))
     return Revisions(
         current=text(status.get("currentRevision")),
         update=text(status.get("updateRevision")),
