@@ -18,8 +18,6 @@ from lab.mutants.code import recoded
 from lab.mutants.operators import Key, changes, decisive
 
 _WATCHER = "__watcher__"
-_ELSEWHERE = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
-"""What means something else inside of a lambda."""
 
 
 class Watcher:
@@ -111,7 +109,7 @@ class _Instrument(ast.NodeTransformer):
 
     def _evaluated(self, keys: list[ast.expr], right: ast.AST, found: ast.expr) -> ast.expr:
         all_keys = ast.Tuple([*keys], ast.Load())
-        if not self._pure or any(isinstance(part, _ELSEWHERE) for part in ast.walk(right)):
+        if not self._pure or any(map(_happens_once, ast.walk(right))):
             return _call("reached", all_keys, found)
         wrongs = []
         for choice in range(len(keys)):
@@ -119,6 +117,14 @@ class _Instrument(ast.NodeTransformer):
             list(changes(wrong))[choice][1]()
             wrongs.append(_lambda(wrong))
         return _call("value", all_keys, _lambda(found), *wrongs)
+
+
+def _happens_once(node: ast.AST) -> bool:
+    """It means something else inside of a lambda, or the second time."""
+    match node:
+        case ast.NamedExpr() | ast.Await() | ast.Yield() | ast.YieldFrom() | ast.Call(func=ast.Name(id="next")):
+            return True
+    return False
 
 
 def _call(name: str, *arguments: ast.expr) -> ast.Call:
