@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
+from functools import _lru_cache_wrapper
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -18,12 +20,21 @@ def recoded(module: str, source: str, path: Path) -> Callable[[], None]:
     ]
     for function, _ in before:
         function.__code__ = codes[function.__qualname__]
+    forget_cached(module)
 
     def undo() -> None:
         for function, code in before:
             function.__code__ = code
+        forget_cached(module)
 
     return undo
+
+
+def forget_cached(module: str) -> None:
+    """What the functions of a module remember (``functools.cache``)."""
+    for value in vars(sys.modules[module]).values():
+        if isinstance(value, _lru_cache_wrapper):
+            value.cache_clear()
 
 
 def _inside(code: CodeType) -> Iterator[tuple[str, CodeType]]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 
-from lab.mutants.code import recoded
+from lab.mutants.code import forget_cached, recoded
 from lab.mutants.operators import Key, changes, decisive
 
 _WATCHER = "__watcher__"
@@ -25,19 +25,34 @@ class Watcher:
 
     def __init__(self) -> None:
         self.infected: set[Key] = set()
+        self._modules: list[str] = []
+
+    def watch(self, module: str) -> None:
+        """Its code calls the methods below from now on."""
+        vars(sys.modules[module])[_WATCHER] = self
+        self._modules.append(module)
+
+    def begin(self) -> None:
+        """Another judge begins: nothing is infected yet, and what a cache would answer is evaluated."""
+        self.infected.clear()
+        for module in self._modules:
+            forget_cached(module)
 
     def value(self, keys: tuple[Key, ...], right: Callable[[], object], *wrongs: Callable[[], object]) -> object:
         """What the place comes to; those of ``wrongs`` that would come to something else are infected."""
-        found = right()
+        try:
+            found = right()
+        except Exception:
+            self.infected.update(keys)
+            raise
         for key, wrong in zip(keys, wrongs, strict=True):
             if key not in self.infected and _differs(found, wrong):
                 self.infected.add(key)
         return found
 
-    def reached(self, keys: tuple[Key, ...], found: object) -> object:
-        """The place was reached, and would come to something else for all that is known."""
+    def reached(self, keys: tuple[Key, ...]) -> None:
+        """The places were reached, and would come to something else for all that is known."""
         self.infected.update(keys)
-        return found
 
     def met(self, key: Key, condition: object, would: bool) -> object:
         """A condition; that it holds, or not, is what the mutant changes."""
@@ -63,7 +78,7 @@ def watched(modules: Iterable[tuple[str, Path, bool]]) -> Iterator[Watcher]:
     watcher, undone = Watcher(), list[Callable[[], None]]()
     try:
         for module, path, pure in modules:
-            vars(sys.modules[module])[_WATCHER] = watcher
+            watcher.watch(module)
             undone.append(recoded(module, ast.unparse(_instrumented(module, path, pure=pure)), path))
         yield watcher
     finally:
@@ -102,29 +117,36 @@ class _Instrument(ast.NodeTransformer):
             case ast.If(test=test):
                 found.test = _call("met", keys[0], test, ast.Constant(True))
             case ast.AugAssign(value=value):
-                found.value = _call("reached", ast.Tuple([*keys], ast.Load()), value)
+                found.value = _reached(keys, value)
             case ast.expr():
                 return self._evaluated(keys, right, found)
         return found
 
     def _evaluated(self, keys: list[ast.expr], right: ast.AST, found: ast.expr) -> ast.expr:
-        all_keys = ast.Tuple([*keys], ast.Load())
         if not self._pure or any(map(_happens_once, ast.walk(right))):
-            return _call("reached", all_keys, found)
+            return _reached(keys, found)
         wrongs = []
         for choice in range(len(keys)):
             wrong = deepcopy(right)
             list(changes(wrong))[choice][1]()
             wrongs.append(_lambda(wrong))
-        return _call("value", all_keys, _lambda(found), *wrongs)
+        return _call("value", ast.Tuple([*keys], ast.Load()), _lambda(found), *wrongs)
 
 
 def _happens_once(node: ast.AST) -> bool:
-    """It means something else inside of a lambda, or the second time."""
+    """It means something else inside of a lambda, or the second time: an iterator is used up."""
     match node:
         case ast.NamedExpr() | ast.Await() | ast.Yield() | ast.YieldFrom() | ast.Call(func=ast.Name(id="next")):
             return True
+        case ast.Call(func=ast.Name(id="any" | "all" | "min" | "max" | "sum"), args=[ast.Name()]):
+            return True
     return False
+
+
+def _reached(keys: list[ast.expr], found: ast.expr) -> ast.expr:
+    """The keys are told before it is evaluated, which may raise."""
+    told = _call("reached", ast.Tuple([*keys], ast.Load()))
+    return ast.Subscript(ast.Tuple([told, found], ast.Load()), ast.Constant(1), ast.Load())
 
 
 def _call(name: str, *arguments: ast.expr) -> ast.Call:

@@ -153,7 +153,7 @@ class Trace:
 
 def traced(judge: Judge, watcher: Watcher) -> Trace:
     """Run it on the core as it is, watched."""
-    watcher.infected.clear()
+    watcher.begin()
     begun = time.process_time()
     noticed = judge.run()
     return Trace(noticed, time.process_time() - begun, frozenset(watcher.infected))

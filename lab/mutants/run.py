@@ -48,6 +48,9 @@ _CONTROLS, _CONTROL_SECONDS = 8, 5.0
 _SPARE_SECONDS, _PATIENCE = 5.0, 10.0
 """A judge that needs these seconds of a processor, and so many times its own, will not end with this mutant: killed."""
 
+_ENDED_BY = (signal.SIGPROF, signal.SIGALRM)
+"""What the timers below send."""
+
 _WAITING_SECONDS = 120.0
 """A judge that needs so long, and less of a processor, waits for what never comes with this mutant: killed."""
 
@@ -194,7 +197,9 @@ def _answers(
             child, key, stream = running.pop(ready)
             with stream:
                 answer = stream.read()
-            os.waitpid(child, 0)
+            _, status = os.waitpid(child, 0)
+            if not answer and not (os.WIFSIGNALED(status) and os.WTERMSIG(status) in _ENDED_BY):
+                raise LabError("a process that answers, or takes too long", f"exit status {status}", f"look at {key}")
             yield key, pickle.loads(answer) if answer else None
 
 

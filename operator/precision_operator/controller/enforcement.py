@@ -31,8 +31,8 @@ FRESH_SECONDS = 60.0
 """How old an answer may be that is shown, and that a rollout goes on with."""
 
 RESTING_SECONDS = 300.0
-"""The same at most, of one among policies that move nothing: about one of them is asked each ``FRESH_SECONDS`` at least, and
-its no is a doubt about all."""
+"""The same of a policy that moves nothing, as long as about any policy was asked within ``FRESH_SECONDS``, and not in vain:
+its no is a doubt about all that rest."""
 
 RETRY_SECONDS = 5.0
 """How soon is asked again after an answer that was not yes."""
@@ -84,6 +84,8 @@ class Enforcement:
         self._clock = clock
         self._changed = changed
         self._known: dict[PolicyKey, _Known] = {}
+        self._asked_at = self._doubted_at = -math.inf
+        """When was asked about any policy, and when a no came where a yes had been; by the monotonic clock."""
         self._numbers = count(1)
         self._asking: dict[PolicyKey, asyncio.Task[None]] = {}
         """The questions under way beside the passes, one a policy."""
@@ -150,13 +152,21 @@ class Enforcement:
         ``resting``: nothing is moved.
         """
         known = self._known.get(key)
-        believed_seconds = min(FRESH_SECONDS * len(self._known), RESTING_SECONDS) if resting else FRESH_SECONDS
-        limit_seconds = believed_seconds if known is not None and known.admission.enforced else RETRY_SECONDS
-        if known is None or self._clock.monotonic() - known.at >= limit_seconds:
+        if known is None or self._is_old(known, resting=resting):
+            self._asked_at = self._clock.monotonic()
             asking = self._ask_beside(key, generation, patient)
             if known is None:
                 await self._first(key, asking)
         return self.admission(key)
+
+    def _is_old(self, known: _Known, *, resting: bool) -> bool:
+        age_seconds = self._clock.monotonic() - known.at
+        if not known.admission.enforced:
+            return age_seconds >= RETRY_SECONDS
+        if not resting:
+            return age_seconds >= FRESH_SECONDS
+        unasked_seconds = self._clock.monotonic() - self._asked_at
+        return unasked_seconds >= FRESH_SECONDS or age_seconds >= RESTING_SECONDS or known.at < self._doubted_at
 
     async def _first(self, key: PolicyKey, asking: asyncio.Task[None]) -> None:
         self._awaited.add(key)
@@ -286,11 +296,14 @@ class Enforcement:
         if awaited:
             known.awaited = max(generation, known.awaited)
         self._known[key] = known
-        if before is not None and before.admission.enforced and not echo.confirmed:
-            for other in self._known.values():
-                if other is not known and other.admission.enforced:
-                    other.at = min(other.at, known.at - RESTING_SECONDS)
+        if before is not None and before.admission.enforced and _concerns_all(echo.admission):
+            self._doubted_at = known.at
         if before is None or before.admission.reason != echo.admission.reason:
             level = logging.INFO if echo.confirmed else logging.WARNING
             extra = {"reason": echo.admission.reason, "policy": key.name}
             _LOG.log(level, "%s/%s: admission: %s", key.namespace, key.name, echo.admission.message, extra=extra)
+
+
+def _concerns_all(admission: Admission) -> bool:
+    """Nothing enforces, or something else than what we ship; not only one policy is gone, or not known yet."""
+    return admission.enforced is False and admission.reason is not Reason.ADMISSION_BEHIND

@@ -235,7 +235,8 @@ class Gatherer:
         # Nothing is promoted, or there is no assignment yet to ask for; and a rollback asks before it takes pods away.
         if policy.deleted or not state.policy_uid or state.phase is Phase.ROLLING_BACK:
             return self._enforcement.admission(key)
-        begins, resting = state.phase is Phase.PENDING, state.phase is Phase.HEALTHY
+        begins, moves = state.phase is Phase.PENDING, state.restarts or state.suspensions or state.drilled
+        resting = state.phase is Phase.HEALTHY and not moves
         return await self._enforcement.current(key, generation=state.generation, patient=begins, resting=resting)
 
     async def _canary_nodes(self, spec: PolicySpec) -> tuple[str, ...]:

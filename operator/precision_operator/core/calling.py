@@ -148,10 +148,12 @@ def _weights(state: State, now: float) -> Iterable[Call]:
 
 def _canary_held(state: State, now: float) -> Iterable[Call]:
     comparison = state.comparison
-    # What has ended better is no rollback by canary any more.
-    if state.by_canary and comparison is not None and comparison.ended_at is not None:
+    if not state.by_canary or comparison is None or comparison.ended_at is None:
+        return
+    # Of a verdict that another version wrote nothing is told.
+    if (reason := HELD_FOR.get(comparison.verdict)) is not None:
         since = comparison.ended_at
-        yield Call(MessageKind.ROLLBACK_CANARY_HELD, _occasion(since), since, HELD_FOR[comparison.verdict])
+        yield Call(MessageKind.ROLLBACK_CANARY_HELD, _occasion(since), since, reason)
 
 
 def _approval(state: State, now: float) -> Iterable[Call]:

@@ -126,6 +126,8 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
         fleet = replace(facts, state=state).fleet
         desired = tuple(_as_assigned(fleet, d) for d in outcome.desired)
         outcome = replace(outcome, state=state, desired=desired)
+    else:
+        outcome = replace(outcome, desired=())
     going_on, took = _going_on(facts, outcome) if facts.acts else (outcome.state.restarts, [])
     for _ in range(2):
         state = outcome.state

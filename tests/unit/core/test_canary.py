@@ -229,6 +229,17 @@ def test_a_canary_needs_another_breached_workload_that_still_trains_in_reduced_p
     assert set(chosen) <= set(keys(*breached))
 
 
+@pytest.mark.parametrize("verdict", [CanaryVerdict.OPEN, CanaryVerdict.BETTER])
+def test_a_verdict_that_a_record_lost_ends_no_pass_and_the_canary_is_compared_anew(verdict: CanaryVerdict) -> None:
+    world = by_canary()
+    assert world.state.comparison is not None
+    comparison = replace(world.state.comparison, verdict=verdict, ended_at=world.now)
+    world.state = replace(world.state, comparison=comparison)
+    world.run(30)
+    assert world.state.comparison is not None
+    assert (world.state.comparison.looks, world.state.comparison.ended_at) == (1, None)
+
+
 def test_two_kinds_with_the_same_name_are_compared_as_two() -> None:
     world = compared(by_canary())
     found = facts(world)

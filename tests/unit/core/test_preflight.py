@@ -83,8 +83,13 @@ def test_of_many_that_cannot_train_in_the_target_three_are_shown(count: int, sho
 
 @pytest.mark.parametrize(
     "on",
-    [RunsOn("2.0.0", "cuda", "5.3"), RunsOn("10.1.0a0", "cuda", "10.0"), RunsOn("2.6.0", "cpu", "")],
-    ids=["the least", "versions are numbers", "a CPU: its process decides"],
+    [
+        RunsOn("2.0.0", "cuda", "5.3"),
+        RunsOn("10.1.0a0", "cuda", "10.0"),
+        RunsOn("2.6.0", "cpu", ""),
+        RunsOn("2.6.0", "npu", "3.0"),
+    ],
+    ids=["the least", "versions are numbers", "a CPU: its process decides", "a device with other capabilities"],
 )
 def test_what_is_new_enough_begins(on: RunsOn) -> None:
     world = fleet(dict.fromkeys(("w-0", "w-1"), on))

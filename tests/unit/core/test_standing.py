@@ -131,3 +131,12 @@ def test_a_reason_that_only_another_version_knows_stands_in_nobodys_way(stands: 
     world.state = replace(world.state, reason="AwaitingTheFuture")
     world.step()
     assert current(world) == before
+
+
+@pytest.mark.parametrize("stands", [promoted, held])
+def test_a_record_that_lost_its_reason_leaves_no_condition_without_one(stands: Callable[[], World]) -> None:
+    """The API server would refuse the whole status."""
+    world = stands()
+    world.state = replace(world.state, reason="")
+    world.step()
+    assert all(condition.reason for condition in world.summary.conditions)

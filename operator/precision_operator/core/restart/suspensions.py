@@ -44,8 +44,10 @@ class Suspensions:
             whether it has to be begun once more.
         """
         generation, moved = job.object_generation, job.object_generation > record.generation
+        lapsed = not 0 <= self.now - record.since < ABANDONED_SECONDS
         if job.suspended:
-            if moved and job.emptied and not job.pods:
+            # A cache that lags may show a suspension before this one; a record that a person wrote may name a later one.
+            if (moved or lapsed) and job.emptied and not job.pods:
                 record = Suspension(record.uid, generation, self.now, resuming=True)
             self.records[key] = record
             if record.resuming:
@@ -55,6 +57,6 @@ class Suspensions:
                 self.records[key] = record
         elif again:
             return True
-        elif not moved and 0 <= self.now - record.since < ABANDONED_SECONDS:
+        elif not moved and not lapsed:
             self.records[key] = record
         return False

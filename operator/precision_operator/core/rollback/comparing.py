@@ -49,7 +49,7 @@ def compare(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -
     if asked is not None:
         facts = replace(facts, state=carried_out(facts.state, Command.PROMOTE))
         return _promote(facts, incident, everything, comparison, f"{asked.by or 'a person'} promoted the canary")
-    if comparison.verdict is not CanaryVerdict.OPEN:
+    if comparison.verdict in HELD_FOR:
         return _held(facts, incident, everything, comparison)
     if comparison.since is None:
         return _await(facts, incident, everything)

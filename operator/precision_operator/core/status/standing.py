@@ -60,4 +60,5 @@ def _is_not(kind: str, reason: str, message: str) -> tuple[Condition, ...]:
 
 
 def _condition(kind: str, true: bool, reason: str, message: str) -> Condition:
-    return Condition(kind, "True" if true else "False", reason, bounded(message, _CHARACTERS))
+    # The API server refuses a status with a condition without a reason, and a damaged record may have none.
+    return Condition(kind, "True" if true else "False", reason or Reason.STATE_LOST, bounded(message, _CHARACTERS))

@@ -42,11 +42,11 @@ def _revisions(body: Body) -> Revisions:
     """As its controller chooses them for a new pod: with OnDelete the newest, below a partition the current one."""
     spec, status = mapping(body.get("spec")), mapping(body.get("status"))
     # The API server takes none with OnDelete.
-    rolling = mapping(mapping(spec.get("updateStrategy")).get("rollingUpdate"))
+    partition = integer(mapping(mapping(spec.get("updateStrategy")).get("rollingUpdate")).get("partition"), 0)
     return Revisions(
         current=text(status.get("currentRevision")),
         update=text(status.get("updateRevision")),
-        first=_first_index(body) + integer(rolling.get("partition"), 0),
+        first=_first_index(body) + partition if partition else 0,
     )
 
 

@@ -88,7 +88,7 @@ def _lacks(on: RunsOn, target: Mode) -> str:
     if torch is not None and torch < LEAST_TORCH:
         return f"torch {on.torch}, expected {_text(LEAST_TORCH)} or later: build its image with a newer one"
     least = LEAST_CAPABILITY.get(target, (0, 0))
-    if capability is not None and capability < least:
+    if on.device == "cuda" and capability is not None and capability < least:
         other = "set spec.target: fp16, or " if capability >= LEAST_CAPABILITY[Mode.FP16] else ""
         return (
             f"a device of capability {on.capability}, {target} needs {_text(least)}: {other}"
