@@ -29,7 +29,8 @@ from lab.mutants.code import recoded
 from lab.mutants.infection import watched
 from lab.mutants.judges import PACKAGE, Judge, Trace, is_pure, known, mutated, traced, with_judges
 from lab.mutants.operators import Mutant, places
-from lab.progress import console, say
+from lab.mutants.typed import MYPY, refused
+from lab.progress import console, say, step
 
 _PROCESSES = 2
 _PARTS = 40
@@ -39,7 +40,7 @@ _COLUMNS = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainin
 _BYTES = 4 << 30
 """What a mutant may allocate."""
 
-_ENOUGH_SECONDS = 45.0
+_ENOUGH_SECONDS = 120.0
 """Of a processor: who has survived so long is counted as a survivor. All judges of a rollback need four times as much."""
 
 _CONTROLS, _CONTROL_SECONDS = 8, 5.0
@@ -98,6 +99,11 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
                 bar.update(task, advance=1, description=f"{sum(not m.killed_by for m in found)} survive")
 
     with_judges(judge)
+    left = {(mutation.name, mutation.diff) for mutation in found if not mutation.killed_by}
+    with step(f"types of {len(left)} survivors"):
+        survivors = (mutant for mutant in sample if (mutant.name, mutant.diff) in left)
+        caught = {(mutant.name, mutant.diff) for mutant in refused(survivors)}
+    found = [replace(m, killed_by=MYPY) if (m.name, m.diff) in caught else m for m in found]
     return sorted(found, key=lambda mutation: (mutation.name, mutation.diff))
 
 

@@ -21,6 +21,7 @@ from lab.mutants.infection import watched
 from lab.mutants.judges import CORE, COUNTING, LEFT_OUT, MUTATED, Judge, mutated
 from lab.mutants.operators import Mutant, places
 from lab.mutants.run import Mutation, forked, meet
+from lab.mutants.typed import refused
 from lab.paths import ROOT
 from precision_operator.core.cohorts.order import cohort_size
 
@@ -219,3 +220,14 @@ def test_a_judge_that_notices_what_is_right_is_found() -> None:
     run._control([mutant], [honest])
     with pytest.raises(LabError, match="found broken"):
         run._control([mutant], [honest, Judge("broken", lambda: "always", 0.0, frozenset({mutant.key}))])
+
+
+@pytest.mark.parametrize(("wrong", "found"), [("found.index < 0", True), ("found is None or found.index <= 0", False)])
+def test_a_mutant_whose_types_do_not_fit_is_refused_and_no_other(wrong: str, found: bool) -> None:
+    head = "from precision_operator.core.model import PodView\n\n\ndef first(found: PodView | None) -> bool:\n"
+    right = f"{head}    return {{}}\n"
+    path = CORE / "cohorts" / "order.py"
+    mutant = Mutant(
+        ("m", 0, 0), "a", "m", path, right.format("found is None or found.index < 0"), right.format(wrong), ""
+    )
+    assert list(refused([mutant])) == [mutant] * found
