@@ -106,6 +106,12 @@ def test_another_fallback_is_what_new_pods_start_in_from_the_next_commit_on(hist
     assert "late" in world.really_in(Mode.BF16) or not world.state.enforce
 
 
+def test_an_edit_to_a_less_safe_fallback_waits_until_admission_was_asked() -> None:
+    world = promoted()
+    respec(world, fallback=Mode.BF16)
+    assert world.decide().promotes
+
+
 @pytest.mark.parametrize("history", HISTORIES)
 def test_a_suspended_policy_writes_to_no_pod_in_any_phase(history: Callable[[], World]) -> None:
     world = history()

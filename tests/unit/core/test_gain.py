@@ -71,7 +71,7 @@ def test_slower_training_has_lost_hours() -> None:
 def test_a_pod_on_a_cpu_saves_hours_of_its_own_and_no_memory() -> None:
     gained = found([one("a", gpus=0)], reported(a=trains(on=ON_CPU, memory=0.0)))
     assert (gained.cpu_hours, gained.cpu_rate) == (Measured(round(10 / 3, 2), 1), 0.5)
-    assert (gained.gpu_hours, gained.memory) == (None, None)
+    assert (gained.gpu_hours, gained.gpu_rate, gained.memory) == (None, None, None)
 
 
 @pytest.mark.parametrize("gpus", [0, None])

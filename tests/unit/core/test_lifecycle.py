@@ -1,6 +1,5 @@
 """What becomes of an assignment when its policy is deleted, created again, or finds it lost."""
 
-import json
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -159,16 +158,6 @@ def test_a_rollback_in_flight_goes_on_in_a_process_that_begins_after_the_deletio
     world.continuous_since = world.now
     world.run(30)
     assert world.really_in(Mode.FP32) == EVERYBODY
-
-
-def test_what_a_damaged_record_calls_suspended_is_not_written_to_after_the_deletion() -> None:
-    world = rolling_back()
-    settings = {**json.loads(world.state.settings), "suspend": True}
-    world.state = replace(world.state, settings=json.dumps(settings, sort_keys=True, separators=(",", ":")))
-    world.delete_policy()
-    before = len(world.log)
-    world.run(10)
-    assert world.log[before:] == []
 
 
 def test_one_that_was_rolled_back_alone_and_has_not_acknowledged_is_followed_without_its_policy() -> None:

@@ -206,6 +206,18 @@ def test_a_failure_does_not_wait_behind_a_dozen_harmless_messages() -> None:
     assert [found.due_at > NOW for found in owed(state, told, NOW)] == [True]
 
 
+@pytest.mark.parametrize(("told_minutes", "waits_minutes"), [(59, 1), (30, 30), (-30, 60)])
+def test_after_a_dozen_the_next_waits_until_the_first_of_them_is_an_hour_old(
+    told_minutes: int, waits_minutes: int
+) -> None:
+    """However the clock was set since: no longer than an hour."""
+    first = NOW - 60.0 * told_minutes
+    told = [Notified("InvestigationBegun", f"{n}-overflow", max(first, NOW)) for n in range(1, MOST_AN_HOUR)]
+    state, _ = STANDS["ApprovalWanted"]
+    (found,) = owed(state, [Notified("InvestigationBegun", "0-overflow", first), *told], NOW)
+    assert found.due_at == NOW + 60.0 * waits_minutes
+
+
 def test_a_message_of_a_kind_that_only_another_version_knows_is_remembered_and_delays_nothing() -> None:
     told = [Notified("KindOfTheFuture/Stuck", "once", NOW)]
     state, _ = STANDS["ApprovalWanted"]

@@ -124,10 +124,11 @@ def test_a_way_back_that_is_being_tried_is_waited_for() -> None:
     [
         lambda: fleet({"w-1": None}),
         lambda: fleet({"w-1": RunsOn("", "cuda", "9.0")}),
+        lambda: fleet({"w-1": RunsOn("2.6.0", "", "")}),
         lambda: fleet({"w-1": RunsOn("nightly", "cuda", "new")}, way_back={key("w-0"): ""}),
         lambda: fleet(way_back={key("w-0"): ""}),
     ],
-    ids=["nothing said", "no torch", "versions that are none", "way back not tried"],
+    ids=["nothing said", "no torch", "no device", "versions that are none", "way back not tried"],
 )
 def test_what_nobody_says_is_unknown_and_holds_nothing(world: Callable[[], World]) -> None:
     seen = world()

@@ -110,6 +110,12 @@ def test_a_fleet_of_which_something_still_takes_its_time_does_not_rest(going_on:
     assert rest_of(replace(rest.seen, before=state, decision=replace(rest.seen.decision, state=state))) is None
 
 
+def test_a_policy_that_takes_places_of_a_promotion_does_not_rest() -> None:
+    _, rest = resting()
+    promoting = replace(rest.seen.decision, promoting=frozenset({"apps/Deployment/hot-0"}))
+    assert rest_of(replace(rest.seen, decision=promoting)) is None
+
+
 def test_a_pass_that_writes_is_followed_by_a_decision() -> None:
     _, rest = resting()
     writes = replace(rest.seen.decision, actions=(Notify(Reason.MEMORY_TOO_SMALL, "hot-0"),))

@@ -7,9 +7,10 @@ import pytest
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
+from precision_operator.api.state import Phase
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation, RestartBy
-from tests.support.fleets import change, condition, fleet
+from tests.support.fleets import change, condition, fleet, until
 
 RAY = "ray.io/RayCluster/rc"
 
@@ -36,6 +37,11 @@ def test_an_unsupported_kind_is_named_beside_a_fleet_that_moves() -> None:
     supported = fleet()
     supported.step()
     assert condition(supported, "KindsSupported").status == "True"
+
+
+def test_an_unsupported_kind_beside_a_fleet_holds_no_rollout() -> None:
+    world = with_unsupported(fleet(), RAY)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
 
 
 def test_a_selector_that_matches_unsupported_kinds_alone_says_so() -> None:

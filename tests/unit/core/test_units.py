@@ -261,6 +261,12 @@ def replaced_in_the_fallback(world: World) -> World:
     return world
 
 
+def test_pods_that_have_not_moved_are_left_in_a_fallback_of_bf16() -> None:
+    world = replaced_in_the_fallback(paused(replicas(fallback="bf16")))
+    world.run(3)
+    assert [pod.effective_mode for pod in pods(world)] == [Mode.FP16] * 2 + [Mode.BF16] * 8
+
+
 def test_an_edit_to_a_safer_fallback_moves_no_pod_that_had_not_moved() -> None:
     world = replaced_in_the_fallback(paused(replicas(fallback="bf16")))
     moved = asked(world)

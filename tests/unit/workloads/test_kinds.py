@@ -123,6 +123,13 @@ def test_our_own_apply_is_no_manifest() -> None:
     assert (view.restart_by, view.suspended_by) == (RestartBy.SUSPENSION, "")
 
 
+def test_a_job_that_we_suspended_and_that_another_applies_suspend_to_is_its_manifests() -> None:
+    body = job("server")
+    ours = {**body["metadata"]["managedFields"][0], "manager": FIELD_MANAGER, "operation": "Update"}
+    body["metadata"]["managedFields"].append(ours)
+    assert view_of(body).suspended_by == MANIFEST
+
+
 ANOTHER: Body = {"type": "example.com/Checked", "status": "True"}
 
 
@@ -292,71 +299,6 @@ def test_pods_of_what_something_else_owns_are_not_taken_away(read: Read) -> None
     assert record is not None
     assert record.view.restart_by is RestartBy.NEVER
     assert record.view.no_restart == "its owner LeaderWorkerSet/serve decides about its pods"
-
-
-@pytest.mark.parametrize(
-    ("strategy", "pods"),
-    [
-        ({"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}, []),
-        ({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}, ["db-0"]),
-        ({"type": "RollingUpdate"}, ["db-0"]),
-        ({"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}, ["db-1"]),
-        ({"type": "OnDelete"}, ["db-0"]),
-        ({}, ["db-0"]),
-    ],
-)
-def test_a_statefulset_brings_a_pod_back_in_the_revision_of_its_index(strategy: Body, pods: list[str]) -> None:
-    body = recorded("statefulset")
-    body["spec"]["updateStrategy"] = strategy
-    revisions = read_statefulset(body).revisions
-    assert revisions is not None
-    members = [read_pod(recorded(f"statefulset-pod-{index}")) for index in (0, 1)]
-    assert [pod.view.name for pod in members if revisions.passed(pod)] == pods
-
-
-def test_below_a_first_ordinal_without_a_partition_the_newest_revision_is_the_one_to_be_in() -> None:
-    body = recorded("statefulset")
-    body["spec"] |= {"ordinals": {"start": 5}, "updateStrategy": {"type": "RollingUpdate"}}
-    revisions = read_statefulset(body).revisions
-    assert revisions is not None
-    pod = recorded("statefulset-pod-0")
-    pod["metadata"]["labels"] |= {"controller-revision-hash": revisions.update}
-    assert not revisions.passed(read_pod(pod))
-
-
-def test_a_partition_counts_from_the_first_ordinal() -> None:
-    body = recorded("statefulset")
-    body["spec"] |= {"ordinals": {"start": 5}}
-    pod = recorded("statefulset-pod-0")
-    pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] = "5"
-    revisions = read_statefulset(body).revisions
-    assert revisions is not None
-    assert not revisions.passed(read_pod(pod))
-    pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] = "6"
-    assert revisions.passed(read_pod(pod))
-    del pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"]
-    assert revisions.passed(read_pod(pod))
-    del pod["metadata"]["labels"]["controller-revision-hash"]
-    assert not revisions.passed(read_pod(pod))
-
-
-@pytest.mark.parametrize(
-    ("spec", "first", "count"),
-    [
-        ({}, 0, 1),
-        ({"replicas": 3}, 0, 3),
-        ({"replicas": 3, "ordinals": {"start": 5}}, 5, 3),
-        ({"replicas": MAX_INDEXES}, 0, MAX_INDEXES),
-        ({"replicas": MAX_INDEXES, "ordinals": {"start": 1}}, 1, 0),
-        ({"replicas": 2**31 - 1}, 0, 0),
-    ],
-)
-def test_a_statefulset_says_which_indexes_its_pods_have(spec: Body, first: int, count: int) -> None:
-    body = recorded("statefulset")
-    del body["spec"]["replicas"]
-    body["spec"] |= spec
-    view = read_statefulset(body).view
-    assert (view.first_index, view.indexes) == (first, count)
 
 
 @pytest.mark.parametrize(
