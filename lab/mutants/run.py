@@ -97,6 +97,8 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
                 if killer == "":
                     say(f"{len(found)} judged; survived: {mutant.name}")
                 bar.update(task, advance=1, description=f"{sum(not m.killed_by for m in found)} survive")
+        killers = {mutation.killed_by for mutation in found}
+        _confirm(sample[0], [judge for judge in judges if judge.name in killers])
 
     with_judges(judge)
     left = {(mutation.name, mutation.diff) for mutation in found if not mutation.killed_by}
@@ -116,6 +118,15 @@ def _control(mutants: Sequence[Mutant], judges: Sequence[Judge]) -> None:
             raise LabError(
                 "judges that notice nothing where nothing is wrong", f"{noticed} at {mutant.name}", "mend it"
             )
+
+
+def _confirm(mutant: Mutant, killers: Sequence[Judge]) -> None:
+    """Who has noticed a mutant notices nothing where nothing is wrong, as the only one in a process."""
+    right = replace(mutant, wrong=mutant.right)
+    lives = ((judge.name, partial(meet, right, [replace(judge, infected=frozenset({right.key}))])) for judge in killers)
+    for name, noticed in forked(lives, processes=_PROCESSES):
+        if noticed:
+            raise LabError("judges that notice nothing where nothing is wrong", name, "mend it")
 
 
 def _modules() -> list[tuple[str, Path]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lab import paths
+from lab.errors import LabError
 from lab.mutants.operators import Mutant
 
 MYPY = "mypy"
@@ -41,4 +42,9 @@ def _takes(path: Path, source: str, folder: Path) -> bool:
         str(path),
         str(shadow),
     ]
-    return subprocess.run([*command, str(path)], cwd=paths.ROOT, capture_output=True, check=False).returncode == 0
+    ended = subprocess.run([*command, str(path)], cwd=paths.ROOT, capture_output=True, check=False, text=True)
+    if ended.returncode not in (0, 1):
+        raise LabError(
+            "mypy to take a module or refuse it", f"exit code {ended.returncode}: {ended.stderr}", "run mypy"
+        )
+    return ended.returncode == 0

@@ -31,8 +31,7 @@ FRESH_SECONDS = 60.0
 """How old an answer may be that is shown, and that a rollout goes on with."""
 
 RESTING_SECONDS = 300.0
-"""The same of a policy that moves nothing, as long as about any policy was asked within ``FRESH_SECONDS``, and not in vain:
-its no is a doubt about all that rest."""
+"""The same of a policy that moves nothing, as long as the last answer about any was a yes within ``FRESH_SECONDS``."""
 
 RETRY_SECONDS = 5.0
 """How soon is asked again after an answer that was not yes."""
@@ -84,8 +83,8 @@ class Enforcement:
         self._clock = clock
         self._changed = changed
         self._known: dict[PolicyKey, _Known] = {}
-        self._asked_at = self._doubted_at = -math.inf
-        """When was asked about any policy, and when a no came where a yes had been; by the monotonic clock."""
+        self._probed_at = -math.inf
+        """When there was a yes about any policy, and none turned into something else since; by the monotonic clock."""
         self._numbers = count(1)
         self._asking: dict[PolicyKey, asyncio.Task[None]] = {}
         """The questions under way beside the passes, one a policy."""
@@ -153,7 +152,8 @@ class Enforcement:
         """
         known = self._known.get(key)
         if known is None or self._is_old(known, resting=resting):
-            self._asked_at = self._clock.monotonic()
+            if resting and known is not None and known.admission.enforced:
+                self._probed_at = self._clock.monotonic()  # one at a time
             asking = self._ask_beside(key, generation, patient)
             if known is None:
                 await self._first(key, asking)
@@ -165,8 +165,7 @@ class Enforcement:
             return age_seconds >= RETRY_SECONDS
         if not resting:
             return age_seconds >= FRESH_SECONDS
-        unasked_seconds = self._clock.monotonic() - self._asked_at
-        return unasked_seconds >= FRESH_SECONDS or age_seconds >= RESTING_SECONDS or known.at < self._doubted_at
+        return age_seconds >= RESTING_SECONDS or self._clock.monotonic() - self._probed_at >= FRESH_SECONDS
 
     async def _first(self, key: PolicyKey, asking: asyncio.Task[None]) -> None:
         self._awaited.add(key)
@@ -296,14 +295,11 @@ class Enforcement:
         if awaited:
             known.awaited = max(generation, known.awaited)
         self._known[key] = known
-        if before is not None and before.admission.enforced and _concerns_all(echo.admission):
-            self._doubted_at = known.at
+        if echo.confirmed:
+            self._probed_at = known.at
+        elif before is not None and before.admission.enforced:
+            self._probed_at = -math.inf  # it may be so of all: the next pass asks about another
         if before is None or before.admission.reason != echo.admission.reason:
             level = logging.INFO if echo.confirmed else logging.WARNING
             extra = {"reason": echo.admission.reason, "policy": key.name}
             _LOG.log(level, "%s/%s: admission: %s", key.namespace, key.name, echo.admission.message, extra=extra)
-
-
-def _concerns_all(admission: Admission) -> bool:
-    """Nothing enforces, or something else than what we ship; not only one policy is gone, or not known yet."""
-    return admission.enforced is False and admission.reason is not Reason.ADMISSION_BEHIND

@@ -10,84 +10,16 @@ import pytest
 
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
-from precision_operator.api.state import State
-from precision_operator.controller.echo import PATIENCE_SECONDS, SETTLE_SECONDS, Echo, Echoes
+from precision_operator.controller.echo import PATIENCE_SECONDS, SETTLE_SECONDS, Echo
 from precision_operator.controller.enforcement import (
     FIRST_SECONDS,
     FRESH_SECONDS,
-    RESTING_SECONDS,
     RETRY_SECONDS,
-    Enforcement,
 )
-from precision_operator.controller.installed import InstalledPolicies
 from precision_operator.errors import Unavailable
-from precision_operator.inventory.caches import Inventory
-from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, PODS, POLICIES, REPLICASETS
-from tests.support import objects as b
-from tests.support.manual_clock import ManualClock, finished
-from tests.support.server import SHIPPED, Server, install_all
-
-KEY = PolicyKey("default", "p")
-SERVER = "https://10.0.0.1:6443"
-STATE = State(generation=7, enforce=True, selector=Selector((("app", "train"),)))
-
-
-class Rig:
-    """One policy with its assignment of generation 7, one API server, and a workload with one pod."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.kube = Server("10.0.0.1")
-        install_all(self.kube)
-        self.kube.put(POLICIES, b.policy())
-        self.commit(7)
-        self.inventory = Inventory()
-        for kind, body in ((POLICIES, b.policy()), (DEPLOYMENTS, b.deployment(b.hot_spec()))):
-            self.inventory.observe(kind, body, deleted=False)
-        self.inventory.observe(REPLICASETS, b.replicaset(), deleted=False)
-        self.pod(1)
-        self.changed: list[PolicyKey] = []
-        self.echoes = Echoes(self.kube, self.clock)
-        self.installed = InstalledPolicies(self.kube, self.clock, namespace="system", ours=SHIPPED)
-        self.enforcement = Enforcement(
-            self.kube,
-            echoes=self.echoes,
-            installed=self.installed,
-            inventory=self.inventory,
-            clock=self.clock,
-            changed=self.changed.append,
-        )
-
-    def commit(self, generation: int, name: str = "p") -> None:
-        self.kube.put(ASSIGNMENTS, {"metadata": {"name": name}, "generation": generation})
-
-    async def ask_about(self, *names: str) -> None:
-        """There are these policies too."""
-        for name in names:
-            self.kube.put(POLICIES, b.policy(name=name))
-            self.commit(7, name)
-            assert await self.current(name=name) is True
-
-    def pod(self, number: int, *, seen: bool = True) -> None:
-        body = b.pod(uid=f"p-{number}", name=f"train-abc-{number}")
-        self.kube.put(PODS, body)
-        if seen:
-            self.inventory.observe(PODS, body, deleted=False)
-
-    async def confirm(self, generation: int = 7, *, deleted: bool = False) -> bool:
-        state = replace(STATE, generation=generation)
-        return await finished(self.clock, self.enforcement.confirm(KEY, state, deleted=deleted))
-
-    async def current(
-        self, generation: int = 7, *, name: str = KEY.name, patient: bool = False, resting: bool = False
-    ) -> bool | None:
-        key = PolicyKey(KEY.namespace, name)
-        answer = self.enforcement.current(key, generation=generation, patient=patient, resting=resting)
-        return (await finished(self.clock, answer)).enforced
-
-    @property
-    def lists(self) -> int:
-        return self.kube.reads.count(("list", "pods", "app=train"))
+from precision_operator.kube.port import PODS
+from tests.support.enforcing import KEY, SERVER, STATE, Rig
+from tests.support.manual_clock import finished
 
 
 async def test_nothing_is_confirmed_before_it_was_asked() -> None:
@@ -111,67 +43,6 @@ async def test_a_yes_is_believed_for_a_minute() -> None:
     assert not rig.enforcement.confirmed(KEY, 7)
     assert await rig.current() is True
     assert len(rig.kube.asked) == 2
-
-
-OTHERS = tuple(f"p{number}" for number in range(9))
-
-
-async def rests(rig: Rig, seconds: float) -> int:
-    """All policies rest, with a pass every 15 s; returns how often admission was asked."""
-    before = len(rig.kube.asked)
-    for _ in range(round(seconds / 15)):
-        await rig.clock.advance(15.0)
-        for name in (KEY.name, *OTHERS):
-            await rig.current(name=name, resting=True)
-    return len(rig.kube.asked) - before
-
-
-async def test_of_policies_that_rest_one_is_asked_about_each_minute_and_each_within_five() -> None:
-    rig = Rig()
-    assert await rig.current() is True
-    await rig.ask_about(*OTHERS)
-    assert await rests(rig, RESTING_SECONDS - 15.0) == 4
-    asked = 4 + await rests(rig, 15.0)
-    assert asked >= len(OTHERS) + 1
-
-
-async def test_a_policy_that_moves_something_is_asked_about_each_minute() -> None:
-    rig = Rig()
-    assert await rig.current() is True
-    await rig.clock.advance(FRESH_SECONDS / 2)
-    await rig.ask_about(*OTHERS)
-    await rig.clock.advance(FRESH_SECONDS / 2)
-    before = len(rig.kube.asked)
-    await rig.current(resting=True)
-    assert len(rig.kube.asked) == before
-    await rig.current()
-    assert len(rig.kube.asked) == before + 1
-
-
-async def test_admission_that_enforces_nothing_any_more_is_seen_by_all_that_rest_within_two_minutes() -> None:
-    rig = Rig()
-    assert await rig.current() is True
-    await rig.ask_about(*OTHERS)
-    rig.kube.installed = False
-    await rests(rig, 2 * FRESH_SECONDS)
-    keys = [PolicyKey(KEY.namespace, name) for name in (KEY.name, *OTHERS)]
-    assert {rig.enforcement.admission(key).enforced for key in keys} == {False}
-
-
-@pytest.mark.parametrize("gone", [False, True])
-async def test_what_is_said_of_one_policy_takes_no_answer_about_another_back(gone: bool) -> None:
-    """Else a tenant who makes and deletes policies would hold up everybody's rollback."""
-    rig = Rig()
-    await rig.confirm()
-    await rig.ask_about("another")
-    await rig.clock.advance(FRESH_SECONDS / 2)
-    if gone:
-        rig.kube.objects.pop(("precisionpolicies", KEY.namespace, "another"))
-    else:
-        rig.kube.objects.pop(("precisionassignments", KEY.namespace, "another"))
-    await rig.enforcement.ask(PolicyKey(KEY.namespace, "another"), generation=7, patient=False)
-    assert rig.enforcement.admission(PolicyKey(KEY.namespace, "another")).enforced is not True
-    assert rig.enforcement.confirmed(KEY, 7)
 
 
 async def test_a_no_is_asked_again_in_seconds_and_waited_for_only_once_a_generation() -> None:

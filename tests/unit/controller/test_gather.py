@@ -16,7 +16,7 @@ from precision_operator.api.state import Failing, Phase, State, Suspension
 from precision_operator.api.wire import format_time
 from precision_operator.core.evidence.confirmation import TURN_SHARE
 from precision_operator.core.leaving import MARGIN_SECONDS, late
-from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation, PromotionSlots
+from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Observation, PromotionSlots
 from precision_operator.errors import Forbidden, Unavailable
 from precision_operator.kube.port import JOBS, PODS, POLICIES
 from precision_operator.reasons import Reason
@@ -198,6 +198,29 @@ async def test_admission_is_not_asked_about_an_assignment_that_does_not_exist_ye
     rig = Rig()
     assert (await rig.observe()).admission.enforced is None
     assert rig.kube.asked == []
+
+
+@pytest.mark.parametrize(
+    ("state", "rests"),
+    [
+        (State(phase=Phase.HEALTHY), True),
+        (State(phase=Phase.HEALTHY, suspensions={"batch/Job/a": Suspension("uid", 1, 0.0)}), False),
+        (State(phase=Phase.DEGRADED), False),
+    ],
+    ids=["healthy", "it suspends a Job", "degraded"],
+)
+async def test_admission_may_be_asked_less_often_only_about_a_policy_that_moves_nothing(
+    state: State, rests: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, asked = Rig(), list[object]()
+
+    async def current(*_: object, **how: object) -> Admission:
+        asked.append(how["resting"])
+        return Admission()
+
+    monkeypatch.setattr(rig.enforcement, "current", current)
+    await rig.observe(state=replace(state, policy_uid="uid"))
+    assert asked == [rests]
 
 
 async def test_a_workload_of_two_policies_is_left_to_the_older_one() -> None:

@@ -267,14 +267,12 @@ def test_the_record_of_a_suspension_stands_for_as_long_as_the_job_may_be_left_su
     assert bool(jobs.resumptions) is resumed
 
 
-@pytest.mark.parametrize(("age_seconds", "resumed"), [(ABANDONED_SECONDS - 1, False), (ABANDONED_SECONDS, True)])
-def test_a_job_whose_record_names_a_generation_that_a_person_wrote_is_resumed_once_it_lapses(
-    age_seconds: float, resumed: bool
-) -> None:
+def test_a_job_whose_record_a_person_has_written_anew_is_resumed() -> None:
+    """By hand, with the generation that the Job has while it is suspended."""
     job = workload("job", suspended=True, emptied=True, object_generation=5, pods=())
     jobs = Suspensions(SIGHT.generation, NOW)
-    jobs.go_on(job.key, Suspension(job.uid, 5, NOW - age_seconds), job, again=False)
-    assert bool(jobs.resumptions) is resumed
+    jobs.go_on(job.key, Suspension(job.uid, 5, SENT), job, again=False)
+    assert jobs.resumptions
 
 
 def test_a_job_that_is_suspended_again_under_a_deleted_policy_keeps_its_record_from_being_deleted() -> None:

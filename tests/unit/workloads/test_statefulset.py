@@ -34,16 +34,6 @@ def test_a_statefulset_brings_a_pod_back_in_the_revision_of_its_index(strategy: 
     assert [pod.view.name for pod in members if revisions.passed(pod)] == pods
 
 
-def test_below_a_first_ordinal_without_a_partition_the_newest_revision_is_the_one_to_be_in() -> None:
-    body = recorded("statefulset")
-    body["spec"] |= {"ordinals": {"start": 5}, "updateStrategy": {"type": "RollingUpdate"}}
-    revisions = read_statefulset(body).revisions
-    assert revisions is not None
-    pod = recorded("statefulset-pod-0")
-    pod["metadata"]["labels"] |= {"controller-revision-hash": revisions.update}
-    assert not revisions.passed(read_pod(pod))
-
-
 def test_a_partition_counts_from_the_first_ordinal() -> None:
     body = recorded("statefulset")
     body["spec"] |= {"ordinals": {"start": 5}}

@@ -44,10 +44,10 @@ class Suspensions:
             whether it has to be begun once more.
         """
         generation, moved = job.object_generation, job.object_generation > record.generation
-        lapsed = not 0 <= self.now - record.since < ABANDONED_SECONDS
         if job.suspended:
-            # A cache that lags may show a suspension before this one; a record that a person wrote may name a later one.
-            if (moved or lapsed) and job.emptied and not job.pods:
+            # Not a suspension before this one, which a cache that lags may show. Of the same generation a person wrote it.
+            begins = moved or (generation == record.generation and not record.resuming)
+            if begins and job.emptied and not job.pods:
                 record = Suspension(record.uid, generation, self.now, resuming=True)
             self.records[key] = record
             if record.resuming:
@@ -57,6 +57,6 @@ class Suspensions:
                 self.records[key] = record
         elif again:
             return True
-        elif not moved and not lapsed:
+        elif not moved and 0 <= self.now - record.since < ABANDONED_SECONDS:
             self.records[key] = record
         return False

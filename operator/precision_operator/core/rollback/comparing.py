@@ -51,6 +51,7 @@ def compare(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -
         return _promote(facts, incident, everything, comparison, f"{asked.by or 'a person'} promoted the canary")
     if comparison.verdict in HELD_FOR:
         return _held(facts, incident, everything, comparison)
+    comparison = replace(comparison, verdict=CanaryVerdict.OPEN, ended_at=None)  # a record may have lost the one it had
     if comparison.since is None:
         return _await(facts, incident, everything)
     comparison, waiting = _look(facts, comparison, before=comparison.looked_at or comparison.since)
