@@ -144,7 +144,10 @@ class Checker(Writes):
         if not promoted:
             return
         members = fleet.names_of(before.members) & fleet.selected()
-        if fleet.metrics_away or members & (fleet.unobservable | fleet.crashing):
+        asked = {
+            n for n in members if fleet.workloads[n].replicas or fleet.workloads[n].pods
+        }  # what has none says nothing
+        if fleet.metrics_away or asked & (fleet.unobservable | fleet.crashing):
             self.report("I2", "promoted without data of every member", before)
         if {n for n in members if fleet.has_moved(n)} & (set(fleet.bad) | fleet.poisoned):
             self.report("I2", "promoted with a member in breach", before)

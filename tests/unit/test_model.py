@@ -296,6 +296,10 @@ CAME_BACK: dict[str, tuple[str, tuple[Event, ...]]] = {
             Event("scale", "a", choice="2"),
         ),
     ),
+    "a workload without pods, scaled to 0, says nothing that a step could wait for": (
+        "indexes",
+        (*[Event("pass")] * 4, Event("scale", "b", choice="0"), Event("unobservable", "b"), Event("pass")),
+    ),
     "one rank of two was asked for a checkpoint, and a person aborts": (
         "restarts",
         (Event("crash", choice="0"), Event("abort")),
