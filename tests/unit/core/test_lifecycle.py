@@ -176,7 +176,7 @@ def test_of_a_rollback_by_canary_only_the_canary_is_held() -> None:
     world.delete_policy()
     world.run(10)
     assert (held_names(world), world.really_in(Mode.FP32)) == (first, first)
-    assert world.state.phase is Phase.HELD
+    assert (world.state.phase, world.state.canary) == (Phase.HELD, ())
 
 
 def test_nothing_is_promoted_and_no_command_is_followed_without_the_policy() -> None:
