@@ -427,3 +427,10 @@ def test_a_place_that_a_pod_lacked_before_its_workload_was_restarted_is_no_lost_
     under_way = {key("w"): Restart(1, NOW - 10, newest=100.0, pods=1, gone=NOW - 5)}
     found = plan(restarted(literal(pods=(waits,), replicas=2)), restarts=under_way)
     assert (found.lost, len(found.restarting)) == ((), 1)
+
+
+def test_of_a_share_the_pods_beside_it_need_no_write_where_they_are_safer_than_the_fallback() -> None:
+    moved, other = pod("moved"), pod("other")
+    wanted = into(workload(pods=(moved, other)), Mode.FP16, pods=frozenset({moved.uid}), rest=Mode.BF16)
+    assert wanted.of(other).accepted == {Mode.FP32, Mode.BF16}
+    assert wanted.of(moved).accepted == {Mode.FP16}
