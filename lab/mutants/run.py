@@ -41,7 +41,7 @@ _BYTES = 4 << 30
 """What a mutant may allocate."""
 
 _ENOUGH_SECONDS = 120.0
-"""Of a processor: who has survived so long is counted as a survivor. All judges of a rollback need four times as much."""
+"""Of a processor: who has survived so long is asked no further."""
 
 _CONTROLS, _CONTROL_SECONDS = 8, 5.0
 """So many mutants of a sample are met as they are not, too, each for so long."""
@@ -98,7 +98,7 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
                     say(f"{len(found)} judged; survived: {mutant.name}")
                 bar.update(task, advance=1, description=f"{sum(not m.killed_by for m in found)} survive")
         killers = {mutation.killed_by for mutation in found}
-        _confirm(sample[0], [judge for judge in judges if judge.name in killers])
+        _confirm(sample, [judge for judge in by_cost if judge.name in killers])
 
     with_judges(judge)
     left = {(mutation.name, mutation.diff) for mutation in found if not mutation.killed_by}
@@ -110,23 +110,26 @@ def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mut
 
 
 def _control(mutants: Sequence[Mutant], judges: Sequence[Judge]) -> None:
-    """Mutants of which nothing is wrong: who notices one of these would notice anything."""
-    right = (replace(mutant, wrong=mutant.right) for mutant in mutants)
-    lives = ((mutant, partial(meet, mutant, judges, enough_seconds=_CONTROL_SECONDS)) for mutant in right)
-    for mutant, noticed in forked(lives, processes=_PROCESSES):
-        if noticed != "":
-            raise LabError(
-                "judges that notice nothing where nothing is wrong", f"{noticed} at {mutant.name}", "mend it"
-            )
+    """Before all: who notices a mutant of which nothing is wrong would notice anything."""
+    _notice_nothing((m.name, partial(meet, _right(m), judges, enough_seconds=_CONTROL_SECONDS)) for m in mutants)
 
 
-def _confirm(mutant: Mutant, killers: Sequence[Judge]) -> None:
-    """Who has noticed a mutant notices nothing where nothing is wrong, as the only one in a process."""
-    right = replace(mutant, wrong=mutant.right)
-    lives = ((judge.name, partial(meet, right, [replace(judge, infected=frozenset({right.key}))])) for judge in killers)
+def _confirm(mutants: Sequence[Mutant], killers: Sequence[Judge]) -> None:
+    """At the end: who has noticed a mutant notices nothing in one that is right, as the only one in a process."""
+    right = [_right(mutant) for mutant in mutants[:1]]
+    alone = ((m, replace(judge, infected=frozenset({m.key}))) for m in right for judge in killers)
+    _notice_nothing((judge.name, partial(meet, mutant, [judge])) for mutant, judge in alone)
+
+
+def _right(mutant: Mutant) -> Mutant:
+    return replace(mutant, wrong=mutant.right)
+
+
+def _notice_nothing(lives: Iterator[tuple[str, Callable[[], str]]]) -> None:
     for name, noticed in forked(lives, processes=_PROCESSES):
-        if noticed:
-            raise LabError("judges that notice nothing where nothing is wrong", name, "mend it")
+        if noticed != "":  # None: it did not end
+            found = f"{noticed or 'one that does not end'} at {name}"
+            raise LabError("judges that notice nothing where nothing is wrong", found, "mend it")
 
 
 def _modules() -> list[tuple[str, Path]]:

@@ -32,17 +32,17 @@ def refused(mutants: Iterable[Mutant]) -> Iterator[Mutant]:
 def _takes(path: Path, source: str, folder: Path) -> bool:
     shadow = folder / path.name
     shadow.write_text(source)
-    command = [
+    command: list[str | Path] = [
         sys.executable,
         "-m",
         MYPY,
-        "--cache-dir",
-        str(folder / "cache"),
+        f"--cache-dir={folder / 'cache'}",
         "--shadow-file",
-        str(path),
-        str(shadow),
+        path,
+        shadow,
+        path,
     ]
-    ended = subprocess.run([*command, str(path)], cwd=paths.ROOT, capture_output=True, check=False, text=True)
+    ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, check=False, text=True)
     if ended.returncode not in (0, 1):
         raise LabError(
             "mypy to take a module or refuse it", f"exit code {ended.returncode}: {ended.stderr}", "run mypy"

@@ -219,11 +219,11 @@ def test_a_judge_that_notices_what_is_right_is_found() -> None:
     honest = Judge("honest", lambda: "" if cohort_size(1, 3) == 1 else "an empty canary", 0.0, frozenset({mutant.key}))
     broken = Judge("broken", lambda: "always", 0.0, frozenset({mutant.key}))
     run._control([mutant], [honest])
-    run._confirm(mutant, [honest])
+    run._confirm([mutant], [honest])
     with pytest.raises(LabError, match="found broken"):
         run._control([mutant], [honest, broken])
     with pytest.raises(LabError, match="found broken"):
-        run._confirm(mutant, [honest, broken])
+        run._confirm([mutant], [honest, broken])
 
 
 @pytest.mark.parametrize(("wrong", "found"), [("found.index < 0", True), ("found is None or found.index <= 0", False)])
