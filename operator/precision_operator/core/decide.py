@@ -210,7 +210,8 @@ def _as_assigned(fleet: Fleet, desired: Desired) -> Desired:
         moved = frozenset(pod.uid for pod in fleet.part(desired.workload).pods)
         delivery = desired.delivery if desired.workload.key in fleet.by_index else Delivery.HOT
         return replace(desired, delivery=delivery, pods=moved, rest=fleet.fallback)
-    return replace(desired, mode=state.assigned(desired.workload.key) or desired.mode)
+    mode = state.assigned(desired.workload.key) or desired.mode
+    return desired if mode is desired.mode else replace(desired, mode=mode)
 
 
 def _is_emergency(state: State) -> bool:

@@ -80,8 +80,9 @@ def _resolved(observation: Observation, generation: int) -> Observation:
 
     def resolved(pod: PodView) -> PodView:
         signals = seen.get(pod.name)
-        request = pod.request if pod.request is not None and pod.request.generation <= limit else None
-        pod = replace(pod, request=request, admitted=tuple(a for a in pod.admitted if a[1] <= limit))
+        if pod.generation > limit:
+            request = pod.request if pod.request is not None and pod.request.generation <= limit else None
+            pod = replace(pod, request=request, admitted=tuple(a for a in pod.admitted if a[1] <= limit))
         return pod if pod.started_mode is not None or signals is None else replace(pod, started_mode=signals.mode)
 
     workloads = tuple(replace(w, pods=tuple(map(resolved, w.pods))) for w in observation.workloads)
