@@ -22,6 +22,7 @@ from precision_operator.controller.restarts import Restarts
 from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.leaving import late
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Evaluation, Observation, PodView, WorkloadView
+from precision_operator.core.resting import settled
 from precision_operator.core.rollback.batches import awaits_checkpoints
 from precision_operator.errors import KubeError
 from precision_operator.inventory.caches import Inventory
@@ -235,8 +236,7 @@ class Gatherer:
         # Nothing is promoted, or there is no assignment yet to ask for; and a rollback asks before it takes pods away.
         if policy.deleted or not state.policy_uid or state.phase is Phase.ROLLING_BACK:
             return self._enforcement.admission(key)
-        begins, moves = state.phase is Phase.PENDING, state.restarts or state.suspensions or state.drilled
-        resting = state.phase is Phase.HEALTHY and not moves
+        begins, resting = state.phase is Phase.PENDING, settled(state)
         return await self._enforcement.current(key, generation=state.generation, patient=begins, resting=resting)
 
     async def _canary_nodes(self, spec: PolicySpec) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def rest_of(seen: RecordedPass) -> Rest | None:
     if decision.state != state or decision.actions or decision.promoting:
         return None
     evaluation = observation.evaluation
-    if evaluation is None or not _settled(state):
+    if evaluation is None or not settled(state):
         return None
     if not is_out_of_window(state.incident, at=evaluation.at, window_seconds=spec.evaluation.window_seconds):
         return None
@@ -67,7 +67,7 @@ def again(rest: Rest, observation: Observation, now: float) -> Decision | None:
     return replace(seen.decision, wake_at=now + interval_left(spec.evaluation.interval_seconds, found, now))
 
 
-def _settled(state: State) -> bool:
+def settled(state: State) -> bool:
     """No clock runs in it. Nothing is held or poisoned in Healthy, nor is anybody silent without ``no_data_since``."""
     going_on = state.failing or state.mitigations or state.restarts or state.suspensions or state.drilled
     return state.phase is Phase.HEALTHY and state.no_data_since is None and not going_on
