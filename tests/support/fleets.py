@@ -122,6 +122,16 @@ def waiting_for_a_person() -> World:
     return world
 
 
+def rolling_back() -> World:
+    """Decided, and nobody has acknowledged it: one that only a restart moves, and one that is unresponsive, are in it."""
+    world = promoted()
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), NAN)
+    world.unresponsive = {"hot-4"}
+    world.step(1.0)
+    assert world.state.phase is Phase.ROLLING_BACK
+    return world
+
+
 def held() -> World:
     """Rolled back at once, by a person."""
     world = promoted()

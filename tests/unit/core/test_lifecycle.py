@@ -23,6 +23,7 @@ from tests.support.fleets import (
     member_names,
     promoted,
     respec,
+    rolling_back,
     until,
 )
 from tests.support.rollbacks import by_canary, canary_of, compared
@@ -58,16 +59,6 @@ def degraded() -> World:
     world.run(4)
     world.bad = {}
     assert (world.state.phase, held_names(world)) == (Phase.DEGRADED, {"hot-2"})
-    return world
-
-
-def rolling_back() -> World:
-    """Decided, and nobody has acknowledged it: one that only a restart moves, and one that is unresponsive, are in it."""
-    world = promoted()
-    world.bad = dict.fromkeys(("hot-1", "hot-3"), NAN)
-    world.unresponsive = {"hot-4"}
-    world.step(1.0)
-    assert world.state.phase is Phase.ROLLING_BACK
     return world
 
 
