@@ -118,7 +118,7 @@ def _blocked(facts: Facts, workloads: Movable) -> Cause | None:
     away = facts.observation.nodes_away
     found: dict[str, Cause] = {}
     for workload, delivery in workloads:
-        why = {pod.name: blocked(pod, facts.now, away) for pod in workload.pods if pod.terminating}
+        why = {pod.name: blocked(pod, facts.now, away) for pod in workload.pods}
         if any(why.values()) and not_in_fallback(facts, [(workload, delivery)]):
             found[workload.key] = next(filter(None, why.values()))
     if not found or not all(_only_blocked(facts, w, d) for w, d in workloads):
