@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.settings import LeaseSettings, Settings
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.port import Sample
-from precision_operator.signals.queries import BUILT_IN
+from precision_operator.signals.queries import BUILT_IN, CHECKPOINT, FP32_MEMORY
 from precision_operator.signals.service import EvaluationService
 from precision_operator.workloads.reading import read_pod
 from tests.support import objects as b
@@ -49,6 +50,7 @@ KEY = PolicyKey("default", "fleet")
 FLEET = {"matchLabels": {"fleet": "demo"}}
 FINE = {"steps": 100.0, **{signal.value: record.good for signal, record in SIGNALS.items()}}
 _WHICH = {template.split("$namespace")[0]: name for name, template in BUILT_IN.items() if name in {*FINE, "ack"}}
+_BESIDES = {BUILT_IN[name].split("$namespace")[0]: name for name in (CHECKPOINT, FP32_MEMORY)}
 
 
 class Trainers:
@@ -65,13 +67,14 @@ class Trainers:
         """What they do not report is asked in vain; else that is an error, which no fleet rests with."""
         self.asked: list[float] = []
         """When acknowledgements were asked for, by the monotonic clock."""
-        self.checkpoints = 0
-        """How often it was asked when they saved their last checkpoint. They report none."""
+        self.besides = Counter[str]()
+        """How often each query was asked that is not always asked. They report nothing of it."""
 
     async def vector(self, query: str) -> Sequence[Sample]:
         """See the port."""
-        if "genesis_checkpoint_last_success" in query:
-            self.checkpoints += 1
+        besides = next((name for start, name in _BESIDES.items() if query.startswith(start)), None)
+        if besides is not None:
+            self.besides[besides] += 1
             return []
         which = next((name for start, name in _WHICH.items() if query.startswith(start)), "")
         if not which and self.say_nothing_more:

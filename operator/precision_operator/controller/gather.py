@@ -33,6 +33,7 @@ from precision_operator.runtime.lease import LeaseElector
 from precision_operator.settings import Settings
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.plan import plan_of
+from precision_operator.signals.queries import CHECKPOINT, FP32_MEMORY
 from precision_operator.signals.service import EvaluationService
 from precision_operator.workloads.kinds.job import finished
 
@@ -262,7 +263,9 @@ class Gatherer:
         if not self._reads(policy):
             self._evaluations.forget(key)
             return None
-        plan = plan_of(policy, checkpoints=awaits_checkpoints(policy, state, self._clock.time()), work=True)
+        checkpoints = (CHECKPOINT,) if awaits_checkpoints(policy, state, self._clock.time()) else ()
+        memory = () if settled(state) else (FP32_MEMORY,)
+        plan = plan_of(policy, besides=(*checkpoints, *memory), work=True)
         # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
         hurry = state.phase is Phase.ROLLING_BACK or bool(state.drilled)
         every = min(plan.interval_seconds, HURRY_SECONDS) if hurry else plan.interval_seconds

@@ -21,7 +21,7 @@ from precision_operator.signals.grouping import Grouped, group
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.promql import written
-from precision_operator.signals.queries import ACK, ALWAYS_ASKED, BUILT_IN, CHECKPOINT, WORK, check, render
+from precision_operator.signals.queries import ACK, ALWAYS_ASKED, BUILT_IN, OWN, WORK, check, render
 
 _LOG = logging.getLogger(__name__)
 
@@ -177,8 +177,7 @@ class Evaluator:
         signal: the others' answers count.
         """
         began = self._clock.monotonic()
-        ours = (*ALWAYS_ASKED, CHECKPOINT) if plan.checkpoints else ALWAYS_ASKED
-        wanted = dict.fromkeys((*ours, *(signal for signal, _ in plan.queries)), "")
+        wanted = dict.fromkeys((*ALWAYS_ASKED, *plan.besides, *(signal for signal, _ in plan.queries)), "")
         wanted.update({signal: name for signal, name in plan.queries if name})
         requests: dict[str, _Request] = {}
         errors: dict[str, Cause] = {}
@@ -290,13 +289,7 @@ class Evaluator:
         began = self._clock.monotonic()
         result = "success"
         try:
-            author = (
-                Author.OPERATOR
-                if name in (*ALWAYS_ASKED, CHECKPOINT, WORK)
-                else Author.POLICY
-                if name in dict(plan.raw)
-                else Author.ADMIN
-            )
+            author = Author.OPERATOR if name in OWN else Author.POLICY if name in dict(plan.raw) else Author.ADMIN
             endpoint = self._endpoints[plan.endpoint]
             return _Reading(samples=await endpoint.vector(query, plan.namespace, author=author, urgent=urgent))
         except SignalError as error:

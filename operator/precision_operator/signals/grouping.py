@@ -1,6 +1,6 @@
 """From vectors to pods: pure splitting of the answers by their ``pod`` label."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -149,18 +149,13 @@ def _values(
 
 def _once(samples: Sequence[Sample]) -> tuple[dict[str, Sample], set[str]]:
     """The sample of each pod that has one, and the pods that have several."""
-    found: dict[str, Sample] = {}
-    twice: set[str] = set()
-    for sample in samples:
-        name = sample.labels.get("pod")
-        if not name:
-            continue
-        if name in found:
-            twice.add(name)
-        found[name] = sample
-    for name in twice:
-        del found[name]
-    return found, twice
+    found = {name: sample for sample in samples if (name := sample.labels.get("pod"))}
+    if len(found) == len(samples):
+        return found, set()
+    seen = Counter(sample.labels.get("pod") for sample in samples)
+    return {name: sample for name, sample in found.items() if seen[name] == 1}, {
+        name for name in found if seen[name] > 1
+    }
 
 
 @lru_cache(maxsize=_DESCRIPTIONS)

@@ -19,14 +19,14 @@ class EvaluationPlan:
     """(signal name, catalogue name; empty for the built-in). ``ack`` and ``steps`` are asked besides."""
     raw: tuple[tuple[str, str], ...] = ()
     """(signal name, PromQL of the policy's own, in the place of the above)."""
-    checkpoints: bool = field(default=False, compare=False)
-    """Whether it is asked too when pods saved their last checkpoint. That makes it no other plan: nothing begins anew."""
+    besides: tuple[str, ...] = field(default=(), compare=False)
+    """Queries that are asked for now beside those of every evaluation. They make it no other plan: nothing begins anew."""
 
     work: bool = field(default=False, compare=False)
     """Whether it is asked too, once in a while, what the work so far would have taken in FP32."""
 
 
-def plan_of(policy: Policy, *, checkpoints: bool = False, work: bool = False) -> EvaluationPlan:
+def plan_of(policy: Policy, *, besides: tuple[str, ...] = (), work: bool = False) -> EvaluationPlan:
     """What the policy's enabled criteria need to be asked."""
     spec = policy.spec
     return EvaluationPlan(
@@ -37,6 +37,6 @@ def plan_of(policy: Policy, *, checkpoints: bool = False, work: bool = False) ->
         interval_seconds=spec.evaluation.interval_seconds,
         queries=tuple((c.signal.value, c.query) for c in spec.criteria if c.enabled),
         raw=tuple((c.signal.value, c.promql) for c in spec.criteria if c.enabled and c.promql),
-        checkpoints=checkpoints,
+        besides=besides,
         work=work,
     )

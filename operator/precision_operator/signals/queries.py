@@ -11,6 +11,7 @@ and the worst of a pod counts. They are never added up. A baseline of 0, NaN or 
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from promql_parser import (  # type: ignore[import-untyped, unused-ignore]
     AggregateExpr,
@@ -33,13 +34,16 @@ ACK = "ack"
 STEPS = "steps"
 SHORTAGE = "fp32Shortage"
 FP32_MEMORY = "fp32Memory"
+"""Asked only of policies that do not rest: it shows what a rollback came to."""
 RUN = "run"
 WORK = "fp32Work"
 """Asked seldom (``evaluator.WORK_SECONDS``): nothing is decided by it."""
 CHECKPOINT = "checkpoint"
 """Asked only while a gradual rollback waits for work in flight."""
-ALWAYS_ASKED = (ACK, STEPS, SHORTAGE, FP32_MEMORY, RUN)
+ALWAYS_ASKED = (ACK, STEPS, SHORTAGE, RUN)
 """Asked in every evaluation, beside the signals."""
+OWN = (*ALWAYS_ASKED, FP32_MEMORY, WORK, CHECKPOINT)
+"""All that are asked beside the signals. No policy and no admin writes them."""
 
 # One model a pod: a pod that reports two must not make the query fail for its whole namespace.
 _MODEL = f"topk by (pod) (1, max by (pod, model) ({metric('run_info')}))"
@@ -86,8 +90,11 @@ BUILT_IN: Mapping[str, str] = {
 _VARIABLE = re.compile(r"\$(namespace|window|minSteps)\b")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LONGEST = 16 * 1024
+_RENDERED = 4096
+"""How many queries are kept as they are sent: in each interval the same ones are."""
 
 
+@lru_cache(maxsize=_RENDERED)
 def render(template: str, namespace: str, window_seconds: float, min_steps: int) -> str:
     """The query of ``template``. ``min_steps`` below 1 counts as 1: a ratio of no steps says nothing.
 

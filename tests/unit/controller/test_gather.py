@@ -20,6 +20,7 @@ from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Observat
 from precision_operator.errors import Forbidden, Unavailable
 from precision_operator.kube.port import JOBS, PODS, POLICIES
 from precision_operator.reasons import Reason
+from precision_operator.signals.queries import CHECKPOINT, FP32_MEMORY
 from precision_operator.signals.service import WAKE_SECONDS
 from tests.support import objects as b
 from tests.support.acting import INCIDENT
@@ -87,11 +88,27 @@ async def test_checkpoints_are_asked_for_while_a_gradual_rollback_waits_for_them
     await rig.wandering.advance(INTERVAL_SECONDS)
     await rig.observe(state=State(phase=Phase.ROLLING_BACK, incident=replace(waits, strategy=Strategy.EMERGENCY)))
     await rig.wandering.advance(INTERVAL_SECONDS)
-    assert rig.trainers.checkpoints == 0
+    assert rig.trainers.besides[CHECKPOINT] == 0
     before = len(rig.trainers.asked)
     await rig.observe(state=State(phase=Phase.ROLLING_BACK, incident=waits))
     await rig.wandering.advance(INTERVAL_SECONDS)
-    assert rig.trainers.checkpoints == len(rig.trainers.asked) - before > 0, "once in each reading"
+    assert rig.trainers.besides[CHECKPOINT] == len(rig.trainers.asked) - before > 0, "once in each reading"
+
+
+@pytest.mark.parametrize(
+    ("state", "asked"),
+    [
+        (State(phase=Phase.HEALTHY), False),
+        (State(phase=Phase.ROLLING_BACK), True),
+        (State(phase=Phase.HELD), True),
+        (State(phase=Phase.DEGRADED), True),
+    ],
+    ids=["it rests", "a rollback", "one that is over", "workloads are held alone"],
+)
+async def test_the_memory_of_fp32_is_asked_for_where_something_may_be_back_in_it(state: State, asked: bool) -> None:
+    rig = Rig()
+    await rig.observe(state=state)
+    assert (rig.trainers.besides[FP32_MEMORY], len(rig.trainers.asked)) == (int(asked), 1)
 
 
 async def test_a_wall_clock_set_back_does_not_stop_the_evaluations() -> None:

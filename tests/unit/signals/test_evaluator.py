@@ -14,6 +14,7 @@ from precision_operator.errors import QueryInvalid, SourceUnavailable
 from precision_operator.signals.evaluator import WORK_SECONDS, Evaluator
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import Sample
+from precision_operator.signals.queries import CHECKPOINT
 from tests.support.manual_clock import ManualClock, settle
 
 PLAN = EvaluationPlan(
@@ -73,7 +74,7 @@ async def test_answers_are_split_by_pod() -> None:
     assert math.isnan(a.values[Signal.DIVERGENCE])
     assert evaluation.pods["b"] == PodSignals(mode=Mode.FP32, generation=2, sampled_at=evaluation.at - 1.0)
     assert evaluation.pods["c"].sampled_at is None
-    assert len(source.asked) == 7
+    assert len(source.asked) == 6
 
 
 async def test_checkpoints_are_asked_for_where_the_plan_says_so_and_that_begins_nothing_anew() -> None:
@@ -81,10 +82,10 @@ async def test_checkpoints_are_asked_for_where_the_plan_says_so_and_that_begins_
     source = Source(checkpoint=[at("a", -30.0), at("b", math.nan)])
     evaluator = make(source, clock)
     first = await evaluator.evaluate(PLAN)
-    assert (first.pods, len(source.asked)) == ({}, 7)
+    assert (first.pods, len(source.asked)) == ({}, 6)
     await clock.advance(2)
-    evaluation = await evaluator.evaluate(replace(PLAN, checkpoints=True))
-    assert len(source.asked) == 7 + 8
+    evaluation = await evaluator.evaluate(replace(PLAN, besides=(CHECKPOINT,)))
+    assert len(source.asked) == 6 + 7
     assert evaluation.continuous_since == first.continuous_since
     assert {name: pod.checkpoint_at for name, pod in evaluation.pods.items()} == {"a": evaluation.at - 30.0, "b": None}
 
@@ -143,7 +144,7 @@ async def test_an_error_stays_with_its_query() -> None:
     assert {name: str(error) for name, error in evaluation.errors.items()} == {
         "overflow": "MetricsUnavailable: no answer within 5 s",
         "divergence": "QueryInvalid: parse",
-        **dict.fromkeys(("ack", "run", "fp32Memory"), "InternalError: RuntimeError: bug"),
+        **dict.fromkeys(("ack", "run"), "InternalError: RuntimeError: bug"),
     }
 
 
@@ -153,18 +154,18 @@ async def test_policies_that_ask_the_same_share_the_requests() -> None:
     evaluator = make(source, clock)
     other = replace(PLAN, queries=(("overflow", ""), ("speed", "")))
     first, second = await asyncio.gather(evaluator.evaluate(PLAN), evaluator.evaluate(other))
-    assert len(source.asked) == len(set(source.asked)) == 8
+    assert len(source.asked) == len(set(source.asked)) == 7
     assert first.at == second.at
     await clock.advance(0.9)
     third = await evaluator.evaluate(PLAN)
-    assert len(source.asked) == 8, "fresh for half an interval"
+    assert len(source.asked) == 7, "fresh for half an interval"
     assert third.at == first.at, "the same reading, so the same time"
     await clock.advance(0.2)
     fourth = await evaluator.evaluate(PLAN)
-    assert len(source.asked) == 15
+    assert len(source.asked) == 13
     assert fourth.at > first.at
     await evaluator.evaluate(replace(PLAN, namespace="other"))
-    assert len(source.asked) == 22
+    assert len(source.asked) == 19
 
 
 async def test_policies_that_share_all_answers_share_what_is_made_of_them_and_no_others() -> None:
@@ -195,7 +196,7 @@ async def test_a_slow_source_is_asked_once_at_a_time() -> None:
     await settle()
     source.gate.set()
     evaluations = await asyncio.gather(*asking[1:])
-    assert len(source.asked) == len(set(source.asked)) == 7
+    assert len(source.asked) == len(set(source.asked)) == 6
     assert len({evaluation.at for evaluation in evaluations}) == 1
 
 
@@ -309,7 +310,7 @@ async def test_a_policys_own_query_is_asked_confined_where_the_admin_allows_it()
     evaluation = await Evaluator({"main": source}, {}, ManualClock(), allow_raw=True).evaluate(plan)
     assert evaluation.pods["a"].values == {Signal.OVERFLOW: 0.7}
     assert 'max by (pod) (max_over_time(mine{namespace="team"}[10s]))' in source.asked
-    assert len(source.asked) == 7
+    assert len(source.asked) == 6
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from precision_operator.reasons import Reason
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import MetricSource, Sample
+from precision_operator.signals.queries import CHECKPOINT
 from precision_operator.signals.service import DEADLINE_SECONDS, STALE_INTERVALS, EvaluationService, phase
 from tests.support.manual_clock import ManualClock, settle
 
@@ -108,7 +109,7 @@ async def test_a_plan_that_begins_to_ask_for_checkpoints_keeps_its_answer_until_
     rig.service.latest("p", PLAN, every_seconds=EVERY)
     await settle()
     first = rig.service.latest("p", PLAN, every_seconds=EVERY)
-    asking = replace(PLAN, checkpoints=True)
+    asking = replace(PLAN, besides=(CHECKPOINT,))
     assert rig.service.latest("p", asking, every_seconds=EVERY) is first is not None
     assert not [query for query in rig.answering.asked if "genesis_checkpoint_last" in query]
     await rig.clock.advance(EVERY)
