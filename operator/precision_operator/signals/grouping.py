@@ -152,10 +152,9 @@ def _once(samples: Sequence[Sample]) -> tuple[dict[str, Sample], set[str]]:
     found = {name: sample for sample in samples if (name := sample.labels.get("pod"))}
     if len(found) == len(samples):
         return found, set()
-    seen = Counter(sample.labels.get("pod") for sample in samples)
-    return {name: sample for name, sample in found.items() if seen[name] == 1}, {
-        name for name in found if seen[name] > 1
-    }
+    counts = Counter(sample.labels.get("pod") for sample in samples)
+    twice = {name for name in found if counts[name] > 1}
+    return {name: sample for name, sample in found.items() if name not in twice}, twice
 
 
 @lru_cache(maxsize=_DESCRIPTIONS)
