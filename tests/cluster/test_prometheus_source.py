@@ -31,7 +31,7 @@ from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.prometheus import PrometheusSource
 from precision_operator.signals.promql import confine
-from precision_operator.signals.queries import ALWAYS_ASKED
+from precision_operator.signals.queries import ALWAYS_ASKED, FP32_MEMORY
 
 T = TypeVar("T")
 
@@ -44,6 +44,7 @@ PLAN = EvaluationPlan(
     min_steps=10,
     interval_seconds=0.2,
     queries=tuple((signal.value, "") for signal in Signal),
+    besides=(FP32_MEMORY,),
 )
 
 
@@ -397,7 +398,7 @@ async def test_a_prometheus_that_is_not_there_is_an_error_of_every_query_and_com
     finally:
         prometheus.start()
     assert evaluation.pods == {}
-    assert set(evaluation.errors) == {*ALWAYS_ASKED, *(signal.value for signal in Signal)}
+    assert set(evaluation.errors) == {*ALWAYS_ASKED, FP32_MEMORY, *(signal.value for signal in Signal)}
     # After four failures in a row the endpoint is asked less often.
     assert {error.reason for error in evaluation.errors.values()} == {
         Reason.METRICS_UNAVAILABLE,
