@@ -300,6 +300,9 @@ def test_a_deployment_is_pending_while_older_pods_are_left() -> None:
     assert read_deployment(body).view.pending_revision
     body["status"]["updatedReplicas"] = 1
     assert not read_deployment(body).view.pending_revision
+    body["status"] = {}
+    assert not read_deployment(body).view.pending_revision, "of one without pods its controller counts none"
+    body["status"] = {"observedGeneration": body["metadata"]["generation"]}
     body["metadata"]["generation"] += 1
     assert read_deployment(body).view.pending_revision
 
