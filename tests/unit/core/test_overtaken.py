@@ -45,6 +45,11 @@ def test_what_waits_for_a_slot_names_a_change_of_its_template_that_it_waits_for_
     assert plan(*map(into, views), pace=Pace(slots=0)).pending == ("changed",)
 
 
+def test_what_waits_for_a_change_of_its_template_leaves_its_slot_to_the_next() -> None:
+    views = [literal(name, pods=(OLD,), pending_revision=name == "changed") for name in ("changed", "same")]
+    assert plan(*map(into, views)).restarts.keys() == {key("same")}
+
+
 @pytest.mark.parametrize(("mode", "pending"), [(Mode.FP32, ()), (Mode.FP16, ("w",))])
 def test_an_emergency_brings_changes_in_to_what_is_rolled_back_and_to_nothing_else(
     mode: Mode, pending: tuple[str, ...]
@@ -86,8 +91,18 @@ JOB = literal(pods=(OLD,), restart_by=RestartBy.SUSPENSION, object_generation=1)
         (JOB, Mode.FP32, URGENT, None, True, True),
         (replace(JOB, pods=(replace(OLD, started_mode=Mode.BF16),)), Mode.FP16, URGENT, None, False, False),
         (replace(JOB, restart_by=RestartBy.NEVER), Mode.FP32, URGENT, FRESH, False, False),
+        (replace(JOB, pods=(replace(OLD, started_mode=Mode.FP32),)), Mode.FP32, URGENT, FRESH, False, False),
     ],
-    ids=["its turn", "mode changed", "no capacity", "begun", "urgent", "promoted beside an emergency", "owned by now"],
+    ids=[
+        "its turn",
+        "mode changed",
+        "no capacity",
+        "begun",
+        "urgent",
+        "promoted beside an emergency",
+        "owned by now",
+        "moved by now",
+    ],
 )
 def test_a_suspension_that_was_not_carried_out_is_repeated_in_its_turn_or_where_it_is_begun_or_urgent(
     job: WorkloadView, mode: Mode, pace: Pace, restart: Restart | None, *, capacity_lost: bool, repeated: bool

@@ -274,6 +274,13 @@ def test_a_suspension_that_is_asked_for_again_is_recorded_anew_after_a_while(sin
     assert [record.since for record in jobs.records.values()] == [left]
 
 
+def test_a_job_without_pods_is_not_resumed_before_its_controller_says_that_it_is_empty() -> None:
+    job = workload("job", suspended=True, emptied=False, object_generation=2, pods=())
+    jobs, record = Suspensions(SIGHT.generation, NOW), Suspension(job.uid, 1, SENT)
+    jobs.go_on(job.key, record, job, again=False)
+    assert (jobs.resumptions, jobs.records) == ([], {job.key: record})
+
+
 def test_a_job_whose_record_a_person_has_written_anew_is_resumed() -> None:
     """By hand, with the generation that the Job has while it is suspended."""
     job = workload("job", suspended=True, emptied=True, object_generation=5, pods=())
