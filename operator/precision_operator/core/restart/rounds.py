@@ -171,7 +171,7 @@ class Restarting:
         """Begin what may begin: of what is urgent as much as the deadline needs, else as many as there are slots."""
         urgent = [(d, pods) for d, pods in self._waiting if d.rollback and self.pace.urgent]
         waits = [(d, pods) for d, pods in self._waiting if not (d.rollback and self.pace.urgent)]
-        if self.pace.urgent and urgent:
+        if urgent:
             sizes = [len(pods) for _, pods in urgent]
             at_once = self.pace.pods_at_once(sum(sizes) + self._pods)
             kept = [self._kept_seconds(d.workload, pods) for d, pods in urgent]
