@@ -1,4 +1,4 @@
-"""Restarts that something overtakes before they have ended: a change of the template, an owner, another turn or mode."""
+"""Single passes over restarts that are under way: what overtakes them, what they wait for, and what goes on."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from precision_operator.core.desired import Desired
 from precision_operator.core.model import RestartBy, WorkloadView
 from precision_operator.core.plan import Plan
 from precision_operator.core.restart.pace import Pace
-from precision_operator.core.restart.rounds import PLACELESS_SECONDS, RESTARTING_SECONDS, Sight
+from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, PLACELESS_SECONDS, RESTARTING_SECONDS, Sight
 from precision_operator.core.restart.suspensions import ABANDONED_SECONDS
 from tests.support.views import key, literal, pod
 
@@ -74,11 +74,53 @@ def test_another_turn_of_a_second_round_is_no_first_one() -> None:
 def test_pods_that_something_else_owns_by_now_are_not_taken_away() -> None:
     for by, taken in ((RestartBy.PODS, ["old"]), (RestartBy.NEVER, [])):
         assert deleted(plan(into(literal(pods=(OLD,), replicas=2, restart_by=by)), w=BEGUN)) == taken
+    assert plan(into(literal(pods=(OLD,), restart_by=RestartBy.NEVER)), pace=URGENT) == Plan()
 
 
 FRESH = Restart(1, NOW - 10.0, newest=100.0, pods=1)
 WITHOUT_A_PLACE = into(literal("lost", pods=(replace(OLD, pending=True, created_at=NOW - PLACELESS_SECONDS),)))
 JOB = literal(pods=(OLD,), restart_by=RestartBy.SUSPENSION, object_generation=1)
+LEAVING = replace(OLD, terminating=True, gone_by=NOW - 10.0, grace_seconds=2.0)
+
+
+@pytest.mark.parametrize(("age", "lost"), [(PLACELESS_SECONDS - 1.0, ()), (PLACELESS_SECONDS, ("w",))])
+def test_a_replacement_has_no_place_once_it_has_waited_for_one(age: float, lost: tuple[str, ...]) -> None:
+    view = literal(pods=(replace(OLD, pending=True, created_at=NOW - age),))
+    assert plan(into(view), w=replace(BEGUN, pods=1)).lost == lost
+
+
+@pytest.mark.parametrize(
+    ("age", "begins"), [(-1.0, True), (CHECKPOINT_SECONDS - 1.0, False), (CHECKPOINT_SECONDS, True)]
+)
+def test_an_emergency_makes_room_for_pods_that_are_about_to_go_and_not_for_those_that_a_budget_keeps(
+    age: float, *, begins: bool
+) -> None:
+    asks = literal("asks", pods=(replace(OLD, started_mode=Mode.BF16),), replicas=1_000)
+    wanted = into(asks, Mode.FP16), into(literal(pods=(OLD,)))
+    found = plan(*wanted, pace=URGENT, asks=Restart(1, NOW - age, newest=100.0, pods=1))
+    assert bool(deleted(found)) is begins
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_pod_of_a_job_that_should_be_gone_is_given_one_second_once_in_a_pass(*, recorded: bool) -> None:
+    record = {key("w"): Suspension("uid-w", 1, NOW - 20.0)} if recorded else {}
+    found = plan(into(replace(JOB, suspended=True, pods=(LEAVING,))), suspensions=record, w=FRESH)
+    assert [(action.pod, action.grace_seconds) for action in found.actions if isinstance(action, DeletePod)] == [
+        (LEAVING, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("job", "restart"),
+    [
+        (replace(JOB, suspended=True, suspended_by="kubectl"), FRESH),
+        (replace(JOB, pods=(replace(OLD, created_at=NOW - 1.0),)), Restart(1, NOW - 1.0, newest=NOW - 1.0, pods=1)),
+    ],
+    ids=["somebody has suspended it", "its pods are too young"],
+)
+def test_a_job_that_may_not_be_suspended_is_not_recorded_as_suspended(job: WorkloadView, restart: Restart) -> None:
+    found = plan(into(job), pace=URGENT, w=restart)
+    assert (found.actions, found.suspensions) == ((), {})
 
 
 @pytest.mark.parametrize(
