@@ -389,9 +389,8 @@ class Restarting:
             or not 0 <= self.sight.now - restart.since < self._patience(desired)
         ):
             return None
-        asked = pod.request is not None and pod.request.generation >= max(
-            1, self.sight.changed.get(desired.workload.key, 0)
-        )
+        since = self.sight.changed.get(desired.workload.key, 1)
+        asked = pod.request is not None and pod.request.generation >= since
         if not asked:
             return [RequestPod(desired.workload, pod, pod.effective_mode, self.sight.generation, checkpoint=True)]
         return None if pod_acknowledged(pod, self.sight.pods.get(pod.name), frozenset(Mode)) else []
