@@ -8,9 +8,9 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Restart, Suspension
 from precision_operator.core import plan as planning
-from precision_operator.core.actions import DeletePod, SuspendJob
+from precision_operator.core.actions import DeletePod, RequestPod, SuspendJob
 from precision_operator.core.desired import Desired
-from precision_operator.core.model import RestartBy, WorkloadView
+from precision_operator.core.model import Request, RestartBy, WorkloadView
 from precision_operator.core.plan import Plan
 from precision_operator.core.restart.pace import Pace
 from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, PLACELESS_SECONDS, RESTARTING_SECONDS, Sight
@@ -80,6 +80,7 @@ def test_pods_that_something_else_owns_by_now_are_not_taken_away() -> None:
 FRESH = Restart(1, NOW - 10.0, newest=100.0, pods=1)
 WITHOUT_A_PLACE = into(literal("lost", pods=(replace(OLD, pending=True, created_at=NOW - PLACELESS_SECONDS),)))
 JOB = literal(pods=(OLD,), restart_by=RestartBy.SUSPENSION, object_generation=1)
+HOT = replace(OLD, hot=True, started_mode=Mode.FP16)
 LEAVING = replace(OLD, terminating=True, gone_by=NOW - 10.0, grace_seconds=2.0)
 
 
@@ -99,6 +100,13 @@ def test_an_emergency_makes_room_for_pods_that_are_about_to_go_and_not_for_those
     wanted = into(asks, Mode.FP16), into(literal(pods=(OLD,)))
     found = plan(*wanted, pace=URGENT, asks=Restart(1, NOW - age, newest=100.0, pods=1))
     assert bool(deleted(found)) is begins
+
+
+@pytest.mark.parametrize(("generation", "asked"), [(0, True), (1, False)])
+def test_what_a_template_requests_is_no_checkpoint_that_was_asked_for(generation: int, *, asked: bool) -> None:
+    view = literal(pods=(replace(HOT, request=Request(generation, Mode.FP16)),))
+    found = plan(into(view), pace=URGENT, w=FRESH)
+    assert [type(action) for action in found.actions] == [RequestPod] * asked
 
 
 @pytest.mark.parametrize("recorded", [True, False])
