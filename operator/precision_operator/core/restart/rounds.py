@@ -324,7 +324,7 @@ class Restarting:
         ``unless``: pods that were asked for one of these modes may take their time.
         """
         for pod in workload.pods:
-            if not pod.terminating or pod.effective_mode in unless:
+            if pod.effective_mode in unless:
                 continue
             why = blocked(pod, self.sight.now, self.sight.nodes_away)
             if why is not None:
