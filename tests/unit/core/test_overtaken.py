@@ -10,9 +10,9 @@ from precision_operator.api.state import Restart, Suspension
 from precision_operator.core import plan as planning
 from precision_operator.core.actions import DeletePod, RequestPod, SuspendJob
 from precision_operator.core.desired import Desired
-from precision_operator.core.model import Request, RestartBy, WorkloadView
+from precision_operator.core.model import PodView, Request, RestartBy, WorkloadView
 from precision_operator.core.plan import Plan
-from precision_operator.core.restart.pace import Pace
+from precision_operator.core.restart.pace import LEAST_AT_ONCE, Pace
 from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, PLACELESS_SECONDS, RESTARTING_SECONDS, Sight
 from precision_operator.core.restart.suspensions import ABANDONED_SECONDS
 from tests.support.views import key, literal, pod
@@ -24,6 +24,7 @@ SLOT = Pace(slots=1, evicts=False)
 URGENT = Pace(left_seconds=300.0, evicts=False)
 BEGUN = Restart(1, NOW - 10.0, newest=100.0, pods=2, gone=NOW - 5.0)
 OLD = pod("old", hot=False, started_mode=Mode.FP16, created_at=100.0)
+HOT = replace(OLD, hot=True)
 
 
 def plan(*wanted: Desired, pace: Pace = SLOT, suspensions: Suspended | None = None, **restarts: Restart | None) -> Plan:
@@ -65,10 +66,38 @@ def test_a_template_that_is_changed_after_the_first_pod_has_gone_holds_no_other_
     assert (deleted(found), found.pending) == (["old"], ())
 
 
+WAITED = Restart(2, NOW - RESTARTING_SECONDS, newest=100.0, pods=1)
+
+
 def test_another_turn_of_a_second_round_is_no_first_one() -> None:
-    waited = Restart(2, NOW - RESTARTING_SECONDS, newest=100.0, pods=1)
-    found = plan(into(literal(pods=(OLD,))), w=waited)
+    found = plan(into(literal(pods=(OLD,))), w=WAITED)
     assert found.restarts == {key("w"): Restart(2, NOW, 100.0, pods=1)}
+
+
+@pytest.mark.parametrize(("mode", "taken"), [(Mode.FP32, ["old"]), (Mode.FP16, [])])
+def test_what_is_urgent_takes_no_turns_and_what_is_promoted_beside_it_does(mode: Mode, taken: list[str]) -> None:
+    found = plan(into(literal(pods=(replace(OLD, started_mode=Mode.BF16),)), mode), pace=URGENT, w=WAITED)
+    assert (deleted(found), found.restarts) == (taken, {key("w"): WAITED})
+
+
+def test_who_has_moved_meanwhile_gets_no_other_turn_and_is_not_stuck() -> None:
+    view = literal(pods=(replace(OLD, started_mode=Mode.FP32),))
+    for restart in (WAITED, replace(WAITED, since=NOW)):
+        found = plan(into(view), w=restart)
+        assert (found.restarts, found.stuck) == ({key("w"): restart}, ())
+
+
+def test_the_next_turn_is_of_who_had_none_then_of_who_had_it_the_longest_ago() -> None:
+    wanted = [into(literal(name, pods=(replace(OLD, name=name),))) for name in ("later", "first", "new")]
+    before = replace(WAITED, since=WAITED.since - 1.0)
+    assert deleted(plan(*wanted, later=WAITED, first=before)) == ["new"]
+    assert deleted(plan(*wanted[:2], later=WAITED, first=before)) == ["first"]
+
+
+def test_where_one_pod_can_save_a_checkpoint_the_turn_is_as_long_as_where_all_can() -> None:
+    restart = Restart(1, NOW - RESTARTING_SECONDS - CHECKPOINT_SECONDS + 1.0, newest=100.0, pods=2)
+    found = plan(into(literal(pods=(HOT, OLD), replicas=2)), w=restart)
+    assert found.restarts == {key("w"): restart}
 
 
 def test_pods_that_something_else_owns_by_now_are_not_taken_away() -> None:
@@ -78,16 +107,89 @@ def test_pods_that_something_else_owns_by_now_are_not_taken_away() -> None:
 
 
 FRESH = Restart(1, NOW - 10.0, newest=100.0, pods=1)
-WITHOUT_A_PLACE = into(literal("lost", pods=(replace(OLD, pending=True, created_at=NOW - PLACELESS_SECONDS),)))
+WAITS = replace(OLD, started_mode=Mode.FP32, pending=True, created_at=NOW - PLACELESS_SECONDS)
+WITHOUT_A_PLACE = into(literal("lost", pods=(WAITS,)))
 JOB = literal(pods=(OLD,), restart_by=RestartBy.SUSPENSION, object_generation=1)
-HOT = replace(OLD, hot=True, started_mode=Mode.FP16)
 LEAVING = replace(OLD, terminating=True, gone_by=NOW - 10.0, grace_seconds=2.0)
+FULL = tuple(replace(OLD, name=str(number)) for number in range(LEAST_AT_ONCE))
+"""As many pods as are taken away at once."""
 
 
-@pytest.mark.parametrize(("age", "lost"), [(PLACELESS_SECONDS - 1.0, ()), (PLACELESS_SECONDS, ("w",))])
-def test_a_replacement_has_no_place_once_it_has_waited_for_one(age: float, lost: tuple[str, ...]) -> None:
-    view = literal(pods=(replace(OLD, pending=True, created_at=NOW - age),))
-    assert plan(into(view), w=replace(BEGUN, pods=1)).lost == lost
+@pytest.mark.parametrize(
+    ("pods", "ran", "lost"),
+    [
+        ((WAITS,), 1, True),
+        ((replace(WAITS, created_at=WAITS.created_at + 1.0),), 1, False),
+        ((replace(WAITS, created_at=100.0),), 1, False),
+        ((WAITS, OLD), 1, False),
+        ((WAITS, LEAVING), 2, False),
+        ((WAITS,), 0, False),
+    ],
+    ids=["no place", "not for long yet", "no replacement", "one more than ran", "in its place", "none ran"],
+)
+def test_a_replacement_has_no_place_once_it_has_waited_for_one(
+    pods: tuple[PodView, ...], ran: int, *, lost: bool
+) -> None:
+    found = plan(into(literal(pods=pods, replicas=len(pods))), w=replace(BEGUN, pods=ran))
+    assert found.lost == (("w",) if lost else ())
+
+
+@pytest.mark.parametrize(
+    ("mode", "pace", "restart", "taken"),
+    [
+        (Mode.FP32, SLOT, None, []),
+        (Mode.FP32, SLOT, FRESH, []),
+        (Mode.FP32, SLOT, BEGUN, ["old"]),
+        (Mode.FP32, URGENT, FRESH, ["old"]),
+        (Mode.FP16, URGENT, FRESH, []),
+    ],
+    ids=["not begun", "asks its budget", "begun", "urgent", "promoted beside an emergency"],
+)
+def test_while_capacity_is_lost_only_what_is_begun_or_urgent_is_taken_away(
+    mode: Mode, pace: Pace, restart: Restart | None, taken: list[str]
+) -> None:
+    lost = Restart(1, NOW - 400.0, newest=100.0, pods=1, gone=NOW - 300.0)
+    view = literal(pods=(replace(OLD, started_mode=Mode.BF16),))
+    found = plan(into(view, mode), WITHOUT_A_PLACE, pace=replace(pace, slots=5), w=restart, lost=lost)
+    assert deleted(found) == taken
+
+
+BACK = replace(OLD, started_mode=Mode.FP32, created_at=101.0)
+
+
+@pytest.mark.parametrize(
+    ("pods", "begins"),
+    [
+        ((BACK,), True),
+        ((), False),
+        ((replace(BACK, pending=True, created_at=NOW - 1.0),), False),
+        ((replace(BACK, created_at=100.0),), False),
+        ((replace(LEAVING, finalizer="acme.io/keep"),), True),
+        (None, False),
+    ],
+    ids=["back", "none yet", "not started", "not gone", "kept by somebody else", "the workload is gone"],
+)
+def test_an_emergency_waits_for_pods_on_their_way_that_leave_no_room(
+    pods: tuple[PodView, ...] | None, *, begins: bool
+) -> None:
+    restart = replace(BEGUN, pods=1)
+    others = [into(literal("other", pods=pods))] if pods is not None else []
+    assert bool(deleted(plan(*others, into(literal(pods=FULL)), pace=URGENT, other=restart))) is begins
+    assert deleted(plan(*others, into(literal(pods=FULL[1:])), pace=URGENT, other=restart)), "for one there is room"
+
+
+def test_what_is_on_its_way_counts_to_what_the_deadline_needs_at_once() -> None:
+    under_way = into(literal("other", pods=(), replicas=10))
+    waiting = [into(literal(str(n), pods=(OLD,))) for n in range(20)]
+    found = plan(under_way, *waiting, pace=URGENT, other=replace(BEGUN, pods=10))
+    assert len(deleted(found)) == 5, "30 pods in two rounds"
+
+
+def test_no_prediction_is_longer_for_the_grace_of_pods_that_get_less() -> None:
+    pace = replace(URGENT, leaving_seconds=0.4, restart_seconds=(0.5,))
+    found = plan(into(literal(pods=(replace(OLD, own_grace_seconds=600.0),))), pace=pace)
+    assert found.predicted_seconds == 0.5
+    assert [action.grace_seconds for action in found.actions if isinstance(action, DeletePod)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +199,7 @@ def test_an_emergency_makes_room_for_pods_that_are_about_to_go_and_not_for_those
     age: float, *, begins: bool
 ) -> None:
     asks = literal("asks", pods=(replace(OLD, started_mode=Mode.BF16),), replicas=1_000)
-    wanted = into(asks, Mode.FP16), into(literal(pods=(OLD,)))
+    wanted = into(asks, Mode.FP16), into(literal(pods=FULL))
     found = plan(*wanted, pace=URGENT, asks=Restart(1, NOW - age, newest=100.0, pods=1))
     assert bool(deleted(found)) is begins
 
@@ -112,17 +214,26 @@ def test_what_a_template_requests_is_no_checkpoint_that_was_asked_for(generation
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_pod_of_a_job_that_should_be_gone_is_given_one_second_once_in_a_pass(*, recorded: bool) -> None:
     record = {key("w"): Suspension("uid-w", 1, NOW - 20.0)} if recorded else {}
-    found = plan(into(replace(JOB, suspended=True, pods=(LEAVING,))), suspensions=record, w=FRESH)
-    assert [(action.pod, action.grace_seconds) for action in found.actions if isinstance(action, DeletePod)] == [
-        (LEAVING, 1)
-    ]
+    view = replace(JOB, suspended=True, pods=(LEAVING,))
+    found = plan(into(view), suspensions=record, w=FRESH)
+    assert found.actions == (DeletePod(view, LEAVING, 9, grace_seconds=1),)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"grace_seconds": 1.0}, {"started_mode": Mode.FP32}, {"gone_by": NOW}],
+    ids=["was given one second", "is in the mode", "has its grace"],
+)
+def test_who_may_take_its_time_is_not_hastened(change: dict[str, object]) -> None:
+    leaving = replace(LEAVING, **change)  # type: ignore[arg-type]
+    assert plan(into(literal(pods=(leaving,))), w=BEGUN).actions == ()
 
 
 @pytest.mark.parametrize(
     ("job", "restart"),
     [
         (replace(JOB, suspended=True, suspended_by="kubectl"), FRESH),
-        (replace(JOB, pods=(replace(OLD, created_at=NOW - 1.0),)), Restart(1, NOW - 1.0, newest=NOW - 1.0, pods=1)),
+        (replace(JOB, pods=(replace(OLD, created_at=NOW),)), Restart(1, NOW, newest=NOW, pods=1)),
     ],
     ids=["somebody has suspended it", "its pods are too young"],
 )
@@ -136,6 +247,7 @@ def test_a_job_that_may_not_be_suspended_is_not_recorded_as_suspended(job: Workl
     [
         (JOB, Mode.FP32, SLOT, FRESH, False, True),
         (JOB, Mode.FP32, SLOT, None, False, False),
+        (JOB, Mode.FP32, SLOT, WAITED, False, False),
         (JOB, Mode.FP32, SLOT, FRESH, True, False),
         (JOB, Mode.FP32, SLOT, BEGUN, True, True),
         (JOB, Mode.FP32, URGENT, None, True, True),
@@ -146,6 +258,7 @@ def test_a_job_that_may_not_be_suspended_is_not_recorded_as_suspended(job: Workl
     ids=[
         "its turn",
         "mode changed",
+        "had its turn",
         "no capacity",
         "begun",
         "urgent",

@@ -133,7 +133,7 @@ def test_a_job_that_we_suspended_and_that_another_applies_suspend_to_is_its_mani
 
 def test_a_job_that_we_suspended_after_somebody_else_is_ours() -> None:
     body = job("patched")
-    fields = {"f:spec": {"f:suspend": {}}}
+    fields: Body = {"f:spec": {"f:suspend": {}}}
     body["metadata"]["managedFields"].append({"manager": FIELD_MANAGER, "operation": "Update", "fieldsV1": fields})
     assert view_of(body).suspended_by == ""
 
