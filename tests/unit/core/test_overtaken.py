@@ -8,14 +8,14 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Restart, Suspension
 from precision_operator.core import plan as planning
-from precision_operator.core.actions import DeletePod, RequestPod, SuspendJob
+from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, SuspendJob
 from precision_operator.core.desired import Desired
-from precision_operator.core.model import PodView, Request, RestartBy, WorkloadView
+from precision_operator.core.model import PodSignals, PodView, Request, RestartBy, RunsOn, WorkloadView
 from precision_operator.core.plan import Plan
 from precision_operator.core.restart.pace import LEAST_AT_ONCE, Pace
 from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, PLACELESS_SECONDS, RESTARTING_SECONDS, Sight
 from precision_operator.core.restart.suspensions import ABANDONED_SECONDS
-from tests.support.views import key, literal, pod
+from tests.support.views import key, literal, pod, reported
 
 Suspended = dict[str, Suspension]
 
@@ -37,8 +37,8 @@ def into(view: WorkloadView, mode: Mode = Mode.FP32) -> Desired:
     return Desired(view, mode, Delivery.RESTART, rollback=mode is Mode.FP32)
 
 
-def deleted(found: Plan) -> list[str]:
-    return [action.pod.name for action in found.actions if isinstance(action, DeletePod)]
+def removed(found: Plan) -> list[str]:
+    return [action.pod.name for action in found.actions if isinstance(action, DeletePod | EvictPod)]
 
 
 def test_what_waits_for_a_slot_names_a_change_of_its_template_that_it_waits_for_as_well() -> None:
@@ -63,7 +63,7 @@ def test_an_emergency_brings_changes_in_to_what_is_rolled_back_and_to_nothing_el
 def test_a_template_that_is_changed_after_the_first_pod_has_gone_holds_no_other_back() -> None:
     view = literal(pods=(OLD,), replicas=2, pending_revision=True)
     found = plan(into(view), w=BEGUN)
-    assert (deleted(found), found.pending) == (["old"], ())
+    assert (removed(found), found.pending) == (["old"], ())
 
 
 WAITED = Restart(2, NOW - RESTARTING_SECONDS, newest=100.0, pods=1)
@@ -74,10 +74,16 @@ def test_another_turn_of_a_second_round_is_no_first_one() -> None:
     assert found.restarts == {key("w"): Restart(2, NOW, 100.0, pods=1)}
 
 
+def test_a_pod_that_had_no_place_before_the_restart_is_none_that_ran() -> None:
+    waits = replace(OLD, name="waits", started_mode=Mode.FP32, pending=True, created_at=200.0)
+    found = plan(into(literal(pods=(OLD, waits), replicas=2)))
+    assert found.restarts == {key("w"): Restart(1, NOW, 100.0, pods=1)}
+
+
 @pytest.mark.parametrize(("mode", "taken"), [(Mode.FP32, ["old"]), (Mode.FP16, [])])
 def test_what_is_urgent_takes_no_turns_and_what_is_promoted_beside_it_does(mode: Mode, taken: list[str]) -> None:
     found = plan(into(literal(pods=(replace(OLD, started_mode=Mode.BF16),)), mode), pace=URGENT, w=WAITED)
-    assert (deleted(found), found.restarts) == (taken, {key("w"): WAITED})
+    assert (removed(found), found.restarts) == (taken, {key("w"): WAITED})
 
 
 def test_who_has_moved_meanwhile_gets_no_other_turn_and_is_not_stuck() -> None:
@@ -90,8 +96,8 @@ def test_who_has_moved_meanwhile_gets_no_other_turn_and_is_not_stuck() -> None:
 def test_the_next_turn_is_of_who_had_none_then_of_who_had_it_the_longest_ago() -> None:
     wanted = [into(literal(name, pods=(replace(OLD, name=name),))) for name in ("later", "first", "new")]
     before = replace(WAITED, since=WAITED.since - 1.0)
-    assert deleted(plan(*wanted, later=WAITED, first=before)) == ["new"]
-    assert deleted(plan(*wanted[:2], later=WAITED, first=before)) == ["first"]
+    assert removed(plan(*wanted, later=WAITED, first=before)) == ["new"]
+    assert removed(plan(*wanted[:2], later=WAITED, first=before)) == ["first"]
 
 
 def test_where_one_pod_can_save_a_checkpoint_the_turn_is_as_long_as_where_all_can() -> None:
@@ -102,7 +108,7 @@ def test_where_one_pod_can_save_a_checkpoint_the_turn_is_as_long_as_where_all_ca
 
 def test_pods_that_something_else_owns_by_now_are_not_taken_away() -> None:
     for by, taken in ((RestartBy.PODS, ["old"]), (RestartBy.NEVER, [])):
-        assert deleted(plan(into(literal(pods=(OLD,), replicas=2, restart_by=by)), w=BEGUN)) == taken
+        assert removed(plan(into(literal(pods=(OLD,), replicas=2, restart_by=by)), w=BEGUN)) == taken
     assert plan(into(literal(pods=(OLD,), restart_by=RestartBy.NEVER)), pace=URGENT) == Plan()
 
 
@@ -151,7 +157,7 @@ def test_while_capacity_is_lost_only_what_is_begun_or_urgent_is_taken_away(
     lost = Restart(1, NOW - 400.0, newest=100.0, pods=1, gone=NOW - 300.0)
     view = literal(pods=(replace(OLD, started_mode=Mode.BF16),))
     found = plan(into(view, mode), WITHOUT_A_PLACE, pace=replace(pace, slots=5), w=restart, lost=lost)
-    assert deleted(found) == taken
+    assert removed(found) == taken
 
 
 BACK = replace(OLD, started_mode=Mode.FP32, created_at=101.0)
@@ -174,15 +180,15 @@ def test_an_emergency_waits_for_pods_on_their_way_that_leave_no_room(
 ) -> None:
     restart = replace(BEGUN, pods=1)
     others = [into(literal("other", pods=pods))] if pods is not None else []
-    assert bool(deleted(plan(*others, into(literal(pods=FULL)), pace=URGENT, other=restart))) is begins
-    assert deleted(plan(*others, into(literal(pods=FULL[1:])), pace=URGENT, other=restart)), "for one there is room"
+    assert bool(removed(plan(*others, into(literal(pods=FULL)), pace=URGENT, other=restart))) is begins
+    assert removed(plan(*others, into(literal(pods=FULL[1:])), pace=URGENT, other=restart)), "for one there is room"
 
 
 def test_what_is_on_its_way_counts_to_what_the_deadline_needs_at_once() -> None:
     under_way = into(literal("other", pods=(), replicas=10))
     waiting = [into(literal(str(n), pods=(OLD,))) for n in range(20)]
     found = plan(under_way, *waiting, pace=URGENT, other=replace(BEGUN, pods=10))
-    assert len(deleted(found)) == 5, "30 pods in two rounds"
+    assert len(removed(found)) == 5, "30 pods in two rounds"
 
 
 def test_no_prediction_is_longer_for_the_grace_of_pods_that_get_less() -> None:
@@ -193,7 +199,7 @@ def test_no_prediction_is_longer_for_the_grace_of_pods_that_get_less() -> None:
 
 
 @pytest.mark.parametrize(
-    ("age", "begins"), [(-1.0, True), (CHECKPOINT_SECONDS - 1.0, False), (CHECKPOINT_SECONDS, True)]
+    ("age", "begins"), [(-1.0, True), (0.0, False), (CHECKPOINT_SECONDS - 1.0, False), (CHECKPOINT_SECONDS, True)]
 )
 def test_an_emergency_makes_room_for_pods_that_are_about_to_go_and_not_for_those_that_a_budget_keeps(
     age: float, *, begins: bool
@@ -201,7 +207,31 @@ def test_an_emergency_makes_room_for_pods_that_are_about_to_go_and_not_for_those
     asks = literal("asks", pods=(replace(OLD, started_mode=Mode.BF16),), replicas=1_000)
     wanted = into(asks, Mode.FP16), into(literal(pods=FULL))
     found = plan(*wanted, pace=URGENT, asks=Restart(1, NOW - age, newest=100.0, pods=1))
-    assert bool(deleted(found)) is begins
+    assert ("0" in removed(found)) is begins
+
+
+@pytest.mark.parametrize(
+    ("ranks", "seen", "answered", "force", "taken"),
+    [
+        (1, "ab", "a", True, ["b"]),
+        (2, "ab", "a", True, ["a", "b"]),
+        (2, "ab", "ab", True, []),
+        (2, "a", "a", True, ["a", "b"]),
+        (1, "", "", True, ["a", "b"]),
+        (1, "", "", False, []),
+        (1, "a", "a", False, []),
+        (1, "b", "", False, ["a", "b"]),
+    ],
+)
+def test_who_does_not_answer_is_taken_away_with_its_process_group_and_unseen_only_past_the_deadline(
+    ranks: int, seen: str, answered: str, taken: list[str], *, force: bool
+) -> None:
+    request = Request(9, Mode.FP32)
+    pods = tuple(replace(HOT, name=name, request_raw="", request=request) for name in "ab")
+    modes = {name: Mode.FP32 if name in answered else Mode.FP16 for name in seen}
+    said = {name: PodSignals(mode, 9, runs_on=RunsOn(world_size=ranks)) for name, mode in modes.items()}
+    wanted = Desired(literal(pods=pods), Mode.FP32, Delivery.HOT, rollback=True, escalate=True, force=force)
+    assert removed(planning.plan(Sight(reported(**said), 9, {}, NOW), [wanted], pace=URGENT)) == taken
 
 
 @pytest.mark.parametrize(("generation", "asked"), [(0, True), (1, False)])
