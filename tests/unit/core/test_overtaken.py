@@ -184,6 +184,11 @@ def test_an_emergency_waits_for_pods_on_their_way_that_leave_no_room(
     assert removed(plan(*others, into(literal(pods=FULL[1:])), pace=URGENT, other=restart)), "for one there is room"
 
 
+def test_pods_that_begin_in_a_pass_leave_less_room_for_the_next() -> None:
+    found = plan(*(into(literal(name, pods=pods)) for name, pods in (("w", FULL), ("next", (OLD,)))), pace=URGENT)
+    assert found.restarts.keys() == {key("w")}
+
+
 def test_what_is_on_its_way_counts_to_what_the_deadline_needs_at_once() -> None:
     under_way = into(literal("other", pods=(), replicas=10))
     waiting = [into(literal(str(n), pods=(OLD,))) for n in range(20)]
@@ -234,6 +239,18 @@ def test_who_does_not_answer_is_taken_away_with_its_process_group_and_unseen_onl
     assert removed(planning.plan(Sight(reported(**said), 9, {}, NOW), [wanted], pace=URGENT)) == taken
 
 
+@pytest.mark.parametrize(
+    ("delivery", "escalate", "taken"),
+    [(Delivery.HOT, True, ["old"]), (Delivery.HOT, False, []), (Delivery.NEW_ONLY, True, [])],
+)
+def test_only_who_is_asked_and_is_late_is_taken_away_for_not_answering(
+    delivery: Delivery, taken: list[str], *, escalate: bool
+) -> None:
+    view = literal(pods=(replace(HOT, request=Request(9, Mode.FP32)),))
+    wanted = Desired(view, Mode.FP32, delivery, rollback=True, escalate=escalate, force=True)
+    assert removed(planning.plan(Sight(None, 9, {}, NOW), [wanted], pace=URGENT)) == taken
+
+
 @pytest.mark.parametrize(("generation", "asked"), [(0, True), (1, False)])
 def test_what_a_template_requests_is_no_checkpoint_that_was_asked_for(generation: int, *, asked: bool) -> None:
     view = literal(pods=(replace(HOT, request=Request(generation, Mode.FP16)),))
@@ -257,6 +274,11 @@ def test_a_pod_of_a_job_that_should_be_gone_is_given_one_second_once_in_a_pass(*
 def test_who_may_take_its_time_is_not_hastened(change: dict[str, object]) -> None:
     leaving = replace(LEAVING, **change)  # type: ignore[arg-type]
     assert plan(into(literal(pods=(leaving,))), w=BEGUN).actions == ()
+
+
+def test_only_what_is_rolled_back_is_hastened() -> None:
+    view = literal(pods=(replace(LEAVING, started_mode=Mode.BF16),))
+    assert [len(plan(into(view, mode), w=BEGUN).actions) for mode in (Mode.FP32, Mode.FP16)] == [1, 0]
 
 
 @pytest.mark.parametrize(
