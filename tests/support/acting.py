@@ -19,7 +19,8 @@ from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.halt import Halt
 from precision_operator.controller.installed import InstalledPolicies
-from precision_operator.core.actions import Action, DeletePod, RequestPod
+from precision_operator.core.actions import Action, DeletePod, RequestPod, ResumeJob
+from precision_operator.core.model import WorkloadView
 from precision_operator.errors import KubeError
 from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.events import EventRecorder
@@ -146,6 +147,16 @@ def request(name: str, **fields: object) -> RequestPod:
 def deletion(name: str) -> DeletePod:
     """Take this pod away."""
     return DeletePod(workload(), pod(name), 7)
+
+
+def job(name: str = "train", *, suspended: bool = False) -> WorkloadView:
+    """The Job that :meth:`Rig.put_job` makes."""
+    return workload(name, key=f"batch/Job/{name}", uid=f"uid-{name}", object_name=name, suspended=suspended)
+
+
+def resumption(name: str = "train") -> ResumeJob:
+    """End the suspension of this Job."""
+    return ResumeJob(job(name, suspended=True), 7, 1)
 
 
 def held_deletion(name: str) -> DeletePod:

@@ -272,7 +272,6 @@ class Actor:
                 kept = await self._disruptions.against(key, writes)
             except OperatorError as error:
                 turn.failures.append(error)
-                turn.batches -= 1
                 return
             for write in writes:
                 if (against := kept.get(write.workload.key)) is not None:
@@ -332,10 +331,10 @@ class Actor:
 
     def _may(self, turn: _Turn, action: Write, what: str) -> None:
         if not turn.holds():
-            raise LeaseLost(f"{what}: another replica may lead; nothing is written", status=409)
+            raise LeaseLost(f"{what}: another replica may lead; nothing is written")
         # What we suspended is resumed all the same: a training run is not stopped by a switch that stops us.
         if (cause := self._halt.cause) is not None and not isinstance(action, ResumeJob):
-            raise Halted(f"{what}: {cause.message}", status=409)
+            raise Halted(f"{what}: {cause.message}")
 
     def _announce(self, policy: Policy, notices: Sequence[Notify]) -> None:
         """Nothing waits for it: the next pass of an emergency may have to write at once."""

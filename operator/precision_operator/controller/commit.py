@@ -56,7 +56,7 @@ async def commit(api: KubeApi, key: PolicyKey, body: JsonObject | None, before: 
     try:
         await api.replace(ASSIGNMENTS, key.namespace, key.name, document)
     except NotFound as error:
-        raise Conflict(f"{error}; it was deleted since it was read", status=409) from error
+        raise Conflict(f"{error}; it was deleted since it was read") from error
     return True
 
 

@@ -207,11 +207,9 @@ def moved_on(asked: JsonObject, answered: JsonObject | None) -> Conflict | None:
     before, after = mapping(asked.get("metadata")), mapping(answered.get("metadata"))
     for name in ("uid", "generation"):
         if before.get(name) != after.get(name):
-            return Conflict(
-                f"the policy's {name} was {before.get(name)} and is {after.get(name)}; gather again", status=409
-            )
+            return Conflict(f"the policy's {name} was {before.get(name)} and is {after.get(name)}; gather again")
     ours = {ECHO, ECHO_NONCE}
     annotations = [{k: v for k, v in mapping(m.get("annotations")).items() if k not in ours} for m in (before, after)]
     if annotations[0] != annotations[1]:
-        return Conflict("the policy's annotations changed; gather again", status=409)
+        return Conflict("the policy's annotations changed; gather again")
     return None

@@ -259,16 +259,16 @@ class Reconciler:
         if outdated is not None:
             raise outdated
         if not echo.confirmed:
-            raise Conflict(f"nothing is promoted: {echo.admission.message}", status=409)
+            raise Conflict(f"nothing is promoted: {echo.admission.message}")
 
     def _may_commit(self, key: PolicyKey, observation: Observation, current: Callable[[], bool]) -> None:
         name = f"{key.namespace}/{key.name}"
         if not self._leads(observation.epoch):
-            raise LeaseLost(f"{name}: another replica may lead; nothing is written", status=409)
+            raise LeaseLost(f"{name}: another replica may lead; nothing is written")
         if observation.halted is None and (cause := self._halt.cause) is not None:
-            raise Halted(cause.message, status=409)
+            raise Halted(cause.message)
         if not current():
-            raise Conflict(f"{name}: the policy or its assignment changed meanwhile; gather again", status=409)
+            raise Conflict(f"{name}: the policy or its assignment changed meanwhile; gather again")
 
     async def _given_way(self, key: PolicyKey, work: Coroutine[object, object, bool], began: float) -> bool:
         """A promotion's commit, which gives way too.

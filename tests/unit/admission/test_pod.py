@@ -98,6 +98,11 @@ def test_of_two_assignments_by_index_the_safer_mode_wins() -> None:
     assert modes == ["fp16", "fp16", "bf16", "bf16", "fp32", "fp32"]
 
 
+def test_a_workload_without_an_index_gets_the_default_also_for_its_first_pod() -> None:
+    of_another = assignment(default="fp32", indexes={"apps/StatefulSet/other": 3}, indexMode="fp16")
+    assert found(admitted(numbered("0"), of_another))["mode"] == "fp32"
+
+
 def test_indexes_without_a_mode_give_the_default() -> None:
     assert found(admitted(numbered("0"), assignment(default="bf16", indexes={NUMBERED: 3})))["mode"] == "bf16"
 
@@ -167,7 +172,8 @@ def test_after_another_assignment_the_safer_mode_wins(before: str, assigned: str
         ('{"generation": 99}', 17),
         ('{"mode":"fp16","generation":99}', 17),
         ('{"generation":٩٩,"mode":"fp16"}', 17),
-        ('{"generation":99,"x":"' + "x" * 4096 + '"}', 17),
+        ('{"generation":99,"x":"' + "x" * 4072 + '"}', 99),
+        ('{"generation":99,"x":"' + "x" * 4073 + '"}', 17),
         ("[" * 100_000, 17),
         ("", 17),
     ],
@@ -175,6 +181,13 @@ def test_after_another_assignment_the_safer_mode_wins(before: str, assigned: str
 def test_a_request_keeps_the_higher_generation_of_two_assignments(said: str, generation: int) -> None:
     became = found(admitted(recorded("fp16", request=said), assignment(default="bf16")))
     assert became["request"] == request(generation, "bf16")
+
+
+@pytest.mark.parametrize("body", [recorded("fp16"), recorded("fp16", request=request(2**49 + 1, "fp16")), ASKING])
+@pytest.mark.parametrize("generation", [0, None])
+def test_what_has_no_generation_counts_as_none(body: Json, generation: int | None) -> None:
+    became = found(admitted(body, assignment(default="bf16", generation=generation)))
+    assert became["request"] == request(0, "bf16")
 
 
 @pytest.mark.parametrize(
@@ -191,6 +204,7 @@ def test_a_request_keeps_the_higher_generation_of_two_assignments(said: str, gen
         ("a " * 1024, " ".join(["fleet/17/fp16", *["a"] * 19])),
         ("a " * 1024 + "a", "fleet/17/fp16"),
         (" ".join(["x" * 254] * 8), " ".join(["fleet/17/fp16", *["x" * 254] * 6])),
+        (" ".join([*["x" * 254] * 7, "y" * 249]), " ".join(["fleet/17/fp16", *["x" * 254] * 7, "y" * 249])),
     ],
 )
 def test_the_record_names_every_assignment_once(before: str, after: str) -> None:
@@ -207,7 +221,8 @@ def full(size: int, **more: str) -> Json:
 
 
 def test_annotations_that_leave_room_are_added_to() -> None:
-    assert found(admitted(full(ROOM), assignment(default="fp16")))["mode"] == "fp16"
+    for body in (full(ROOM), full(ROOM, request=request(5, "fp16"))):
+        assert found(admitted(body, assignment(default="fp16")))["mode"] == "fp16"
 
 
 @pytest.mark.parametrize("size", [ROOM + 1, LIMIT])

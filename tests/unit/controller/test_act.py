@@ -15,7 +15,7 @@ from precision_operator.controller.act import EVENTS_AT_ONCE, EVENTS_SECONDS, OV
 from precision_operator.controller.echo import PATIENCE_SECONDS as ECHO_SECONDS
 from precision_operator.controller.expectations import EXPIRY_SECONDS
 from precision_operator.controller.refusals import REFUSED_LIMIT
-from precision_operator.core.actions import Action, DeletePod, Notify
+from precision_operator.core.actions import Action, DeletePod, EvictPod, Notify
 from precision_operator.core.model import RefusedWrite, Request
 from precision_operator.errors import Conflict, Forbidden, PreconditionFailed, TooManyRequests, Unavailable
 from precision_operator.kube.port import EVENTS, JsonObject, Resource
@@ -24,6 +24,7 @@ from tests.support.acting import (
     ALONE,
     EMERGENCY,
     GRADUAL,
+    HELD_ALONE,
     KEY,
     POLICY,
     SERVER,
@@ -93,6 +94,15 @@ async def test_what_is_promoted_beside_an_emergency_waits_for_the_echo_as_long_a
         await rig.clock.advance(OVERDUE_SECONDS)
     assert set(rig.order) == {"delete back after the echo"}
     assert (rig.pods, rig.reasons(acted)) == (["promoted"], ["AdmissionNotConfirmed"])
+
+
+async def test_where_an_emergency_may_evict_nothing_no_event_says_that_it_goes_on() -> None:
+    rig = Rig("promoted", "back")
+    rig.kube.installed, rig.kube.unruled = False, {"evict-uid"}
+    for _ in range(3):
+        await rig.act(deletion("promoted"), EvictPod(HELD_ALONE, pod("back"), 7), state=ALONE)
+        await rig.clock.advance(OVERDUE_SECONDS)
+    assert (rig.order, rig.events) == ([], [])
 
 
 async def test_an_emergency_waits_for_the_echo_anew_though_a_promotion_has_waited_for_long() -> None:
@@ -289,6 +299,17 @@ async def test_an_assignment_that_is_not_enforced_is_not_asked_about() -> None:
     rig = Rig("a")
     assert (await rig.act(request("a"), state=replace(STATE, enforce=False))).failures == ()
     assert rig.kube.asked == []
+
+
+async def test_where_pods_turn_up_that_the_caches_lack_the_next_pass_comes_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def found(*_: object, **__: object) -> bool:
+        return True
+
+    rig = Rig("a")
+    monkeypatch.setattr(rig.enforcement, "confirm", found)
+    assert await rig.act(request("a")) == Acted(again=True)
 
 
 async def test_a_settled_generation_costs_no_question() -> None:

@@ -25,6 +25,7 @@ from tests.support.acting import (
     deletion,
     held_deletion,
     request,
+    resumption,
 )
 from tests.support.manual_clock import finished, late
 from tests.support.views import pod, workload
@@ -79,6 +80,28 @@ async def test_a_batch_that_hangs_leaves_time_for_the_next_one(monkeypatch: pyte
     monkeypatch.setattr(rig.kube, "json_patch", hang)
     assert await rig.act(request("a"), deletion("b"), emergency=False) == Acted(again=True)
     assert rig.pods == ["a"]
+
+
+@pytest.mark.parametrize("first", [[], [request("a")]], ids=["two batches", "three batches"])
+async def test_a_resumption_that_hangs_leaves_time_to_take_pods_away(
+    first: list[Action], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig("a", "b")
+    rig.put_job("back", suspend=True)
+    slow_patches(rig, monkeypatch, a=0.0, back=60.0)
+    assert await rig.act(*first, resumption("back"), deletion("b"), emergency=False) == Acted(again=True)
+    assert rig.pods == ["a"]
+
+
+async def test_suspended_jobs_are_resumed_beyond_the_rate() -> None:
+    rig = Rig(per_second=1)
+    names = ["one", "two", "three"]
+    for name in names:
+        rig.put_job(name, suspend=True)
+    acting = asyncio.ensure_future(rig.act(*map(resumption, names), state=replace(STATE, enforce=False)))
+    await rig.clock.advance(0.0)
+    assert not any(map(rig.suspended, names))
+    await acting
 
 
 async def test_an_echo_that_takes_longer_than_a_promotions_turn_is_found_by_the_next_one() -> None:

@@ -13,21 +13,19 @@ from precision_operator.api.state import State
 from precision_operator.controller import fence
 from precision_operator.controller.act import OVERDUE_SECONDS, Acted
 from precision_operator.controller.echo import PATIENCE_SECONDS
+from precision_operator.controller.enforcement import FRESH_SECONDS
+from precision_operator.controller.halt import HALT_CONFIG_MAP
 from precision_operator.controller.writes import UNKNOWN_SECONDS
 from precision_operator.core.actions import Action, DeletePod, EvictPod, ResumeJob, SuspendJob
-from precision_operator.core.model import RefusedWrite, WorkloadView
+from precision_operator.core.model import RefusedWrite
 from precision_operator.errors import DisruptionBudget, Forbidden, TooManyRequests, Unavailable
-from precision_operator.kube.port import DISRUPTION_BUDGETS, PODS
+from precision_operator.kube.port import CONFIG_MAPS, DISRUPTION_BUDGETS, PODS
 from precision_operator.reasons import Reason
-from tests.support.acting import EMERGENCY, GRADUAL, KEY, POLICY, STATE, Rig, deletion, request
+from tests.support.acting import EMERGENCY, GRADUAL, KEY, POLICY, STATE, Rig, deletion, job, request, resumption
 from tests.support.manual_clock import finished, late
 from tests.support.views import pod, workload
 
 LABELS = {"batch.kubernetes.io/controller-uid": "uid-train"}
-
-
-def job(name: str = "train", *, suspended: bool = False) -> WorkloadView:
-    return workload(name, key=f"batch/Job/{name}", uid=f"uid-{name}", object_name=name, suspended=suspended)
 
 
 def eviction(name: str, **fields: object) -> EvictPod:
@@ -36,10 +34,6 @@ def eviction(name: str, **fields: object) -> EvictPod:
 
 def suspension(name: str = "train", *, respects_budgets: bool = False) -> SuspendJob:
     return SuspendJob(job(name), 7, 1, respects_budgets)
-
-
-def resumption(name: str = "train") -> ResumeJob:
-    return ResumeJob(job(name, suspended=True), 7, 1)
 
 
 def put_budget(rig: Rig, allowed: int, **labels: str) -> None:
@@ -119,6 +113,26 @@ async def test_what_has_waited_for_one_thing_gives_another_no_head_start() -> No
         await rig.clock.advance(OVERDUE_SECONDS)
     await rig.act(eviction("a"), resumption("back"), state=GRADUAL)
     assert rig.suspended("back")
+
+
+async def test_a_job_waits_for_no_more_than_an_answer_where_the_last_one_is_old() -> None:
+    rig = Rig()
+    rig.put_job("back", suspend=True)
+    await rig.act()
+    await rig.clock.advance(FRESH_SECONDS)
+    assert (await rig.act(resumption("back"))).failures == ()
+    assert not rig.suspended("back")
+
+
+async def test_what_is_being_written_is_halted_at_once_and_only_a_suspended_job_is_resumed() -> None:
+    rig = Rig("a", "b")
+    rig.put_job("train", suspend=True)
+    rig.kube.put(CONFIG_MAPS, {"metadata": {"namespace": "system", "name": HALT_CONFIG_MAP}})
+    await rig.halt.read()
+    acted = await rig.act(request("a"), deletion("b"), resumption(), state=EMERGENCY)
+    assert set(rig.reasons(acted)) == {Reason.HALTED}
+    assert rig.order == ["patch job train after the echo"]
+    assert not rig.suspended("train")
 
 
 async def test_where_nothing_is_enforced_a_job_is_resumed_at_once() -> None:

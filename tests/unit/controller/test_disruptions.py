@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -104,3 +105,19 @@ async def test_a_lone_pod_waits_for_another_policys_group_that_shares_its_budget
     assert await finished(clock, disruptions.against(other, wanted[:2])) == {}
     found = await finished(clock, disruptions.against(KEY, wanted[2:3]))
     assert bool(found) is waits
+
+
+async def test_before_a_lone_pod_goes_no_budget_is_read_for_the_api_server_asks_it() -> None:
+    clock, wanted = ManualClock(), groups(2)
+    kube = stage(clock, pods=wanted, allowed=0)
+    assert await finished(clock, Disruptions(kube, clock).against(KEY, wanted[::2])) == {}
+    assert kube.reads == []
+
+
+async def test_the_last_pod_of_a_torn_group_is_waited_for_by_who_shares_its_budget() -> None:
+    clock, wanted = ManualClock(), groups(2)
+    disruptions = Disruptions(stage(clock, pods=wanted), clock)
+    left = replace(wanted[1], follows=True)
+    assert await finished(clock, disruptions.against(KEY, [left])) == {}
+    found = await finished(clock, disruptions.against(PolicyKey("ns", "other"), wanted[2:]))
+    assert found.keys() == {wanted[2].workload.key}

@@ -9,15 +9,12 @@ import pytest
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.controller.halt import ANSWER_SECONDS, HALT_CONFIG_MAP, READ_SECONDS, REASON_CHARACTERS, Halt
-from precision_operator.core.actions import ResumeJob
 from precision_operator.errors import Forbidden, Halted, KubeError, Unavailable
 from precision_operator.kube.port import CONFIG_MAPS, POLICIES, JsonObject, Resource
 from precision_operator.reasons import Reason
-from tests.support.acting import EMERGENCY, Rig, deletion, request
 from tests.support.controller import Controller
 from tests.support.fake_kube import FakeKube
 from tests.support.manual_clock import ManualClock, finished, late
-from tests.support.views import workload
 
 
 class Failing(FakeKube):
@@ -131,18 +128,6 @@ async def test_what_an_admin_writes_is_bounded_and_cleaned() -> None:
     assert halt.cause is not None
     assert halt.cause.message.isprintable()
     assert len(halt.cause.message) < REASON_CHARACTERS + 100
-
-
-async def test_what_is_being_written_stops_at_once_and_only_a_suspended_job_is_resumed() -> None:
-    rig = Rig("a", "b")
-    rig.put_job("train", suspend=True)
-    job = workload("train", key="batch/Job/train", uid="uid-train", object_name="train", suspended=True)
-    turn_on(rig.kube)
-    await rig.halt.read()
-    acted = await rig.act(request("a"), deletion("b"), ResumeJob(job, 7, 1), state=EMERGENCY)
-    assert {failure.reason for failure in acted.failures} == {Reason.HALTED}
-    assert rig.order == ["patch job train after the echo"]
-    assert not rig.suspended("train")
 
 
 async def test_a_halted_fleet_is_neither_moved_nor_rolled_back_and_says_so() -> None:

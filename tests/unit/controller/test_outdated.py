@@ -44,6 +44,7 @@ def command(rig: Rig) -> None:
 
 def recreate(rig: Rig) -> None:
     rig.policy["metadata"]["uid"] = "another"
+    rig.policy["metadata"]["generation"] -= 1
 
 
 def reapply(rig: Rig) -> None:

@@ -53,6 +53,12 @@ def test_the_prediction_is_waves_of_typical_restarts_and_a_long_one(sizes: tuple
     assert Pace(left_seconds=300.0).predicted_seconds(sizes) == pytest.approx(seconds, abs=1.0)
 
 
+@pytest.mark.parametrize(("sizes", "seconds"), [((1,), 20.0), ((1_000,), 20.0), ((1,) * 105, 6 * 28.0 + 100.0)])
+def test_the_prediction_goes_by_the_restarts_that_were_measured(sizes: tuple[int, ...], seconds: float) -> None:
+    pace = Pace(left_seconds=300.0, restart_seconds=(20.0,) * 9 + (100.0,))
+    assert pace.predicted_seconds(sizes) == pytest.approx(seconds)
+
+
 @pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.1, 1.0), (0.5, 5.0), (0.9, 9.0), (1.0, 10.0)])
 def test_a_quantile_is_one_of_the_values(share: float, value: float) -> None:
     assert quantile([float(n) for n in range(10, 0, -1)], share) == value

@@ -20,7 +20,7 @@ from precision_operator.core.model import RestartBy
 from precision_operator.core.plan import plan
 from precision_operator.core.restart.pace import Pace
 from precision_operator.core.restart.rounds import Sight
-from precision_operator.core.restart.suspensions import ABANDONED_SECONDS, Suspensions
+from precision_operator.core.restart.suspensions import ABANDONED_SECONDS, REPEATED_SECONDS, Suspensions
 from tests.support.fleets import condition, emergency, until
 from tests.support.views import pod, workload
 
@@ -265,6 +265,20 @@ def test_the_record_of_a_suspension_stands_for_as_long_as_the_job_may_be_left_su
     found = jobs.records.get(job.key)
     assert (found and (found.generation, found.resuming, found.since)) == left
     assert bool(jobs.resumptions) is resumed
+
+
+@pytest.mark.parametrize(("since", "left"), [(NOW - 0.5, NOW - 0.5), (NOW - REPEATED_SECONDS, NOW), (NOW + 9.0, NOW)])
+def test_a_suspension_that_is_asked_for_again_is_recorded_anew_after_a_while(since: float, left: float) -> None:
+    jobs = Suspensions(SIGHT.generation, NOW)
+    jobs.begin(workload("job"), respects_budgets=True, since=since)
+    assert [record.since for record in jobs.records.values()] == [left]
+
+
+def test_a_job_without_pods_is_not_resumed_before_its_controller_says_that_it_is_empty() -> None:
+    job = workload("job", suspended=True, emptied=False, object_generation=2, pods=())
+    jobs, record = Suspensions(SIGHT.generation, NOW), Suspension(job.uid, 1, SENT)
+    jobs.go_on(job.key, record, job, again=False)
+    assert (jobs.resumptions, jobs.records) == ([], {job.key: record})
 
 
 def test_a_job_whose_record_a_person_has_written_anew_is_resumed() -> None:

@@ -137,17 +137,34 @@ def test_a_budget_is_left_to_a_process_group_that_it_has_let_go_in_part() -> Non
     assert "left to a process group" in str(found.against([pod()]))
 
 
-LONG: Json = {"matchExpressions": [{"key": "job", "operator": "In", "values": ["x"] * TERMS_LIMIT}]}
+@pytest.mark.parametrize(
+    ("missing", "ready"), [("observedGeneration", False), ("disruptionsAllowed", True), ("currentHealthy", False)]
+)
+def test_what_a_status_does_not_say_allows_nothing(missing: str, *, ready: bool) -> None:
+    body = budget(MINE, allowed=1, currentHealthy=1, desiredHealthy=1)
+    assert against([pod(ready=ready)], [body]) is None
+    del body["status"][missing]
+    assert against([pod(ready=ready)], [body]) is not None
 
 
-@pytest.mark.parametrize(("number", "selector"), [(BUDGETS_LIMIT, MINE), (0, LONG)])
+def naming(terms: int) -> Json:
+    """A selector of so many labels and values."""
+    return {"matchExpressions": [{"key": "job", "operator": "In", "values": ["x"] * (terms - 1)}]}
+
+
+@pytest.mark.parametrize(("number", "selector"), [(BUDGETS_LIMIT, MINE), (0, naming(TERMS_LIMIT + 1))])
 def test_more_than_can_be_judged_is_refused_with_the_reason(number: int, selector: Json) -> None:
     found = budgets_of(budget(MINE) for _ in range(number))
     with pytest.raises(DisruptionBudget, match="the namespace"):
         found.add(budget(selector))
 
 
+def test_as_many_labels_and_values_as_the_limit_are_judged() -> None:
+    assert against([pod()], [budget(naming(TERMS_LIMIT))]) is None
+
+
 def test_a_pod_that_too_many_budgets_select_stays() -> None:
     bodies = [budget({}, allowed=9) for _ in range(SELECTING_LIMIT)]
     assert against([pod()], bodies) is None
     assert "disruption budgets select one of its pods" in str(against([pod()], [*bodies, budget(MINE, allowed=9)]))
+    assert len(budgets_of(3 * bodies).selecting(pod())) == SELECTING_LIMIT + 1

@@ -16,7 +16,7 @@ from precision_operator.core.model import RestartBy, WorkloadView
 from precision_operator.kube.port import FIELD_MANAGER
 from precision_operator.workloads.identity import workload_key
 from precision_operator.workloads.kinds.deployment import read_deployment
-from precision_operator.workloads.kinds.job import expected_pods, read_job
+from precision_operator.workloads.kinds.job import INDEXES_CHARACTERS, expected_pods, read_job
 from precision_operator.workloads.kinds.pod import NO_CONTROLLER, read_bare_pod
 from precision_operator.workloads.kinds.replicaset import read_replicaset
 from precision_operator.workloads.kinds.statefulset import read_statefulset
@@ -63,6 +63,7 @@ def test_each_kind_is_read_as_its_controller_left_it(name: str, key: str, replic
     assert (view.key, view.replicas, view.restart_by) == (key, replicas, restart_by)
     assert (view.object_name, view.uid) == (body["metadata"]["name"], body["metadata"]["uid"])
     assert key.startswith(kind.kind)
+    assert kind.name == body["kind"].lower()
     assert bool(view.no_restart) == (restart_by is RestartBy.NEVER)
 
 
@@ -130,6 +131,13 @@ def test_a_job_that_we_suspended_and_that_another_applies_suspend_to_is_its_mani
     assert view_of(body).suspended_by == MANIFEST
 
 
+def test_a_job_that_we_suspended_after_somebody_else_is_ours() -> None:
+    body = job("patched")
+    fields: Body = {"f:spec": {"f:suspend": {}}}
+    body["metadata"]["managedFields"].append({"manager": FIELD_MANAGER, "operation": "Update", "fieldsV1": fields})
+    assert view_of(body).suspended_by == ""
+
+
 ANOTHER: Body = {"type": "example.com/Checked", "status": "True"}
 
 
@@ -169,6 +177,8 @@ def test_since_when_a_job_makes_pods_is_known_where_nothing_holds_its_controller
         ('{"spec": {"suspend"', False),
         ('"suspend"', False),
         ("[" * 60_000 + '"suspend"', True),
+        ("[" * 60_000, False),
+        ("x" * (LAST_APPLIED_CHARACTERS - 9) + '"suspend"', False),
         ("x" * LAST_APPLIED_CHARACTERS + '"suspend"', True),
         ("x" * LAST_APPLIED_CHARACTERS * 4, False),
         ("\\u0026" * LAST_APPLIED_CHARACTERS, False),
@@ -181,6 +191,8 @@ def test_since_when_a_job_makes_pods_is_known_where_nothing_holds_its_controller
         "broken",
         "no object",
         "deep",
+        "deep and silent",
+        "long and broken",
         "huge",
         "huge and silent",
         "huge and escaped",
@@ -273,8 +285,9 @@ def test_a_job_that_has_ended_or_is_about_to_is_none(kind: str) -> None:
         ({"parallelism": 4}, {"succeeded": 1, "active": 2}, 2),
         ({"parallelism": 4}, {"succeeded": 1}, 0),
         ({"parallelism": 8, "completions": 8}, {"succeeded": 1, "failedIndexes": "0,3-5"}, 3),
-        ({"parallelism": 8, "completions": 8}, {"failedIndexes": "x,-,²,9-1,1-2-3," + "9" * 50}, 8),
-        ({"parallelism": 8, "completions": 8}, {"failedIndexes": "1," * 20_000}, 8),
+        ({"parallelism": 8, "completions": 8}, {"failedIndexes": "x,x-5,-,²,9-1,1-2-3," + "9" * 50}, 8),
+        ({"parallelism": 8, "completions": 8}, {"failedIndexes": "1," * (INDEXES_CHARACTERS // 2)}, 0),
+        ({"parallelism": 8, "completions": 8}, {"failedIndexes": "1," * (INDEXES_CHARACTERS // 2) + "1"}, 8),
         ({"parallelism": "many", "completions": True}, {"succeeded": None}, 1),
     ],
 )
@@ -287,6 +300,9 @@ def test_a_deployment_is_pending_while_older_pods_are_left() -> None:
     assert read_deployment(body).view.pending_revision
     body["status"]["updatedReplicas"] = 1
     assert not read_deployment(body).view.pending_revision
+    body["status"] = {}
+    assert not read_deployment(body).view.pending_revision, "of one without pods its controller counts none"
+    body["status"] = {"observedGeneration": body["metadata"]["generation"]}
     body["metadata"]["generation"] += 1
     assert read_deployment(body).view.pending_revision
 
@@ -307,8 +323,11 @@ def test_pods_of_what_something_else_owns_are_not_taken_away(read: Read) -> None
         ({"completionMode": "Indexed", "completions": 4, "parallelism": 4}, 4),
         ({"completionMode": "Indexed", "completions": 4, "parallelism": 5}, 4),
         ({"completionMode": "Indexed", "completions": 4, "parallelism": 2}, 0),
+        ({"completionMode": "Indexed", "completions": MAX_INDEXES, "parallelism": MAX_INDEXES}, MAX_INDEXES),
         ({"completionMode": "Indexed", "completions": MAX_INDEXES + 1, "parallelism": MAX_INDEXES + 1}, 0),
         ({"completionMode": "NonIndexed", "completions": 4, "parallelism": 4}, 0),
+        ({"completionMode": "Indexed", "completions": None, "parallelism": 4}, 0),
+        ({"completionMode": "Indexed", "completions": 2, "parallelism": None}, 0),
     ],
 )
 def test_an_indexed_job_has_an_index_for_each_pod_where_all_run_at_once(spec: Body, count: int) -> None:

@@ -89,7 +89,10 @@ def test_a_later_request_is_not_overwritten() -> None:
     assert asked(seen({REQUEST: '{"generation":9,"mode":"fp16"}'}))
 
 
-@pytest.mark.parametrize("garbage", ["{", '{"generation":-1,"mode":"fp32"}', '{"generation":1e99,"mode":"fp16"}'])
+@pytest.mark.parametrize(
+    "garbage",
+    ["{", '{"generation":-1,"mode":"fp32"}', '{"generation":1e99,"mode":"fp16"}', "[" * REQUEST_CHARACTERS],
+)
 def test_what_is_no_request_is_overwritten(garbage: str) -> None:
     operations = asked(seen({REQUEST: garbage}))
     assert wire(operations)[1] == ("test", f"{OWN}request", garbage)

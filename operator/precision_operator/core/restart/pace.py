@@ -65,7 +65,7 @@ class Pace:
         """
         seconds = self.restart_seconds or (self.expected_seconds,)
         at_once = self.pods_at_once(sum(sizes))
-        together = max(1, min(len(sizes), round(at_once * len(sizes) / max(sum(sizes), 1))))
+        together = max(1, min(len(sizes), round(at_once * len(sizes) / sum(sizes))))
         waves = len(sizes) / together
         last = quantile(seconds, together / (together + 1))
         return (waves - 1) * (sum(seconds) / len(seconds)) + min(last, self.awaited_seconds)

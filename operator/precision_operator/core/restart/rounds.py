@@ -171,7 +171,7 @@ class Restarting:
         """Begin what may begin: of what is urgent as much as the deadline needs, else as many as there are slots."""
         urgent = [(d, pods) for d, pods in self._waiting if d.rollback and self.pace.urgent]
         waits = [(d, pods) for d, pods in self._waiting if not (d.rollback and self.pace.urgent)]
-        if self.pace.urgent and urgent:
+        if urgent:
             sizes = [len(pods) for _, pods in urgent]
             at_once = self.pace.pods_at_once(sum(sizes) + self._pods)
             kept = [self._kept_seconds(d.workload, pods) for d, pods in urgent]
@@ -324,7 +324,7 @@ class Restarting:
         ``unless``: pods that were asked for one of these modes may take their time.
         """
         for pod in workload.pods:
-            if not pod.terminating or pod.effective_mode in unless:
+            if pod.effective_mode in unless:
                 continue
             why = blocked(pod, self.sight.now, self.sight.nodes_away)
             if why is not None:
@@ -389,9 +389,8 @@ class Restarting:
             or not 0 <= self.sight.now - restart.since < self._patience(desired)
         ):
             return None
-        asked = pod.request is not None and pod.request.generation >= max(
-            1, self.sight.changed.get(desired.workload.key, 0)
-        )
+        since = self.sight.changed.get(desired.workload.key, 1)
+        asked = pod.request is not None and pod.request.generation >= since
         if not asked:
             return [RequestPod(desired.workload, pod, pod.effective_mode, self.sight.generation, checkpoint=True)]
         return None if pod_acknowledged(pod, self.sight.pods.get(pod.name), frozenset(Mode)) else []

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from precision_operator.api.wire import integer, mapping, parse_time, sequence, text
+from precision_operator.api.wire import count_text, integer, mapping, parse_time, sequence, text
 from precision_operator.contract import MAX_INDEXES
 from precision_operator.core.model import RestartBy
 from precision_operator.kube.port import JOBS
@@ -52,7 +52,7 @@ def _indexes(body: Body) -> int:
     spec = mapping(body.get("spec"))
     completions = integer(spec.get("completions"), 0)
     at_once = spec.get("completionMode") == "Indexed" and integer(spec.get("parallelism"), 1) >= completions
-    return completions if at_once and 0 < completions <= MAX_INDEXES else 0
+    return completions if at_once and completions <= MAX_INDEXES else 0
 
 
 def finished(body: Body) -> bool:
@@ -84,8 +84,8 @@ def expected_pods(body: Body) -> int:
     spec, status = mapping(body.get("spec")), mapping(body.get("status"))
     succeeded = integer(status.get("succeeded"), 0)
     parallelism = integer(spec.get("parallelism"), 1)
-    completions = integer(spec.get("completions"), -1 if "parallelism" in spec else 1)
-    if completions < 0:  # a work queue: after the first success no pod is made any more
+    completions = spec.get("completions")
+    if not isinstance(completions, int):  # a work queue: after the first success no pod is made any more
         return max(0, parallelism if succeeded == 0 else min(parallelism, integer(status.get("active"), 0)))
     failed = sum(_lengths(text(status.get("failedIndexes"))))
     return max(0, min(parallelism, completions - succeeded - failed))
@@ -93,11 +93,11 @@ def expected_pods(body: Body) -> int:
 
 def _lengths(indexes: str) -> Iterator[int]:
     """Of ``1,3-5``: 1 and 3."""
-    for part in indexes.split(",") if indexes and len(indexes) <= INDEXES_CHARACTERS else ():
+    for part in indexes.split(",") if len(indexes) <= INDEXES_CHARACTERS else ():
         first, dash, last = part.partition("-")
-        ends = (first, last if dash else first)
-        if all(end.isascii() and end.isdigit() and len(end) < 10 for end in ends):
-            yield max(0, int(ends[1]) - int(ends[0]) + 1)
+        begin, end = count_text(first), count_text(last if dash else first)
+        if begin is not None and end is not None:
+            yield max(0, end - begin + 1)
 
 
 def _no_restart(body: Body) -> str:
@@ -121,7 +121,7 @@ def _fatal_suspension(body: Body) -> str:
     spec = mapping(body.get("spec"))
     rules = [mapping(rule) for rule in sequence(mapping(spec.get("podFailurePolicy")).get("rules"))]
     pod_spec = mapping(mapping(spec.get("template")).get("spec"))
-    names = {text(container.get("name")) for _, container in containers_of(pod_spec)} if rules else ()
+    names = {text(container.get("name")) for _, container in containers_of(pod_spec)}
     for code in _STOPPED_CODES:
         for name in sorted(names):
             matching = (rule for rule in rules if _matches(mapping(rule.get("onExitCodes")), name, code))
