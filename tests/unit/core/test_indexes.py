@@ -44,6 +44,12 @@ def test_a_step_moves_its_share_of_the_indexes_and_admission_knows_them(job: boo
     assert (dict(world.state.modes), world.state.assigned(key_of)) == ({}, Mode.FP32)
 
 
+def test_a_step_moves_its_share_of_what_is_found_in_a_safer_mode_than_the_fallback() -> None:
+    world = paused(fleet(fallback="bf16"))
+    assert moved(world) == {0, 1}
+    assert (dict(world.state.modes), world.state.assigned(key("a"))) == ({}, Mode.BF16)
+
+
 def test_a_share_is_rounded_down_and_is_one_at_least_as_it_is_of_hot_pods() -> None:
     assert moved(paused(fleet(count=3))) == {0}
     assert moved(paused(fleet(count=14))) == {0, 1}
