@@ -14,7 +14,7 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase, Suspension
 from precision_operator.contract import ABORT
 from precision_operator.core.actions import DeletePod, EvictPod, ResumeJob, SuspendJob
-from precision_operator.core.decide import Decision
+from precision_operator.core.decide import IDLE_SECONDS, Decision
 from precision_operator.core.desired import Desired
 from precision_operator.core.model import RestartBy
 from precision_operator.core.plan import plan
@@ -199,7 +199,8 @@ def test_what_we_suspended_is_resumed_whatever_becomes_of_its_policy(change: str
             world.labels = {key: {"fleet": "another"} for key in JOBS}
     for _ in range(10):
         if not world.gone:
-            world.step(5.0)
+            decision = world.step(5.0)
+            assert not decision.state.suspensions or decision.wake_at < world.now - 5.0 + IDLE_SECONDS
     assert (suspended(world), world.state.suspensions) == (set(), {})
 
 
