@@ -210,7 +210,7 @@ def test_what_a_person_is_to_know_of_at_once_is_told_of(reason: Reason) -> None:
 def test_what_another_message_tells_of_is_not_told_twice() -> None:
     known = condition("Accepted", "False", Reason.NO_WORKLOADS, seconds=3600.0)
     waits = (known, *progressing(Reason.NO_WORKLOADS))
-    state = State(phase=Phase.PENDING, phase_since=NOW - 3600.0, conditions=waits)
+    state = State(phase=Phase.PENDING, phase_since=LONG_AGO, waits_since=LONG_AGO, conditions=waits)
     assert [call.kind for call in calls(state, NOW)] == [MessageKind.ATTENTION]
     opened = replace(STANDS["InvestigationBegun"][0], phase=Phase.PROGRESSING, step_since=NOW - STEP_SECONDS)
     opened = replace(opened, waits_since=LONG_AGO, conditions=progressing(Reason.INVESTIGATING, "True"))
