@@ -42,6 +42,8 @@ def test_a_step_moves_its_share_of_the_indexes_and_admission_knows_them(job: boo
     key_of = world.workloads["a"].key
     assert (dict(world.state.indexes), world.state.index_mode) == ({key_of: 2}, Mode.FP16)
     assert (dict(world.state.modes), world.state.assigned(key_of)) == ({}, Mode.FP32)
+    world.run(2)
+    assert world.state.restarts == {}, "none of the others is waited for"
 
 
 def test_a_step_moves_its_share_of_what_is_found_in_a_safer_mode_than_the_fallback() -> None:
@@ -328,6 +330,23 @@ def test_with_admission_away_what_moves_as_a_whole_now_keeps_the_indexes_that_it
     world.lagging = world.bypassed = True
     world.run(3)
     assert (dict(world.state.indexes), dict(world.state.modes)) == ({key("a"): 2}, {})
+
+
+def test_with_admission_away_what_moves_as_a_whole_is_never_listed_with_a_mode_and_an_index() -> None:
+    world = paused(fleet(fallback="bf16"))
+    stages = policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}).spec.stages
+    respec(world, stages=stages, fallback=Mode.FP32)
+    world.lagging = world.bypassed = True
+    world.run(3)
+    assert (dict(world.state.indexes), dict(world.state.modes)) == ({}, {key("a"): Mode.BF16})
+
+
+def test_the_indexes_of_another_target_get_it_from_the_first_on() -> None:
+    world = paused(fleet())
+    respec(world, target=Mode.BF16)
+    until(world, lambda w: not w.state.indexes)
+    until(world, lambda w: w.state.indexes)
+    assert world.state.index_mode is Mode.BF16
 
 
 def test_with_admission_away_who_joins_has_no_index_yet_and_who_leaves_none_any_more() -> None:

@@ -14,7 +14,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicyEnforcement, Unit
 from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
-from precision_operator.core.actions import DeletePod
+from precision_operator.core.actions import DeletePod, EvictPod
 from precision_operator.core.cohorts.order import rank
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.model import PodView
@@ -234,11 +234,17 @@ def test_fewer_pods_are_not_all_moved_because_more_were(remaining: int) -> None:
     assert len(asked(world)) == 1, "a step moves one unit at least"
 
 
-def test_a_template_that_lost_the_contract_takes_no_pod_of_a_share_away() -> None:
+@pytest.mark.parametrize("template", [True, False], ids=["the template", "a pod"])
+def test_what_lost_the_contract_takes_no_pod_of_a_share_away(template: bool) -> None:
     world = paused(replicas())
-    world.undeclare("a")
-    decisions = [world.step() for _ in range(4)]
-    assert not [a for d in decisions for a in d.actions if isinstance(a, DeletePod)]
+    if template:
+        world.undeclare("a")
+    else:
+        left = next(pod for pod in pods(world) if pod.uid not in asked(world))
+        change(world, "a", pods=tuple(replace(pod, hot=pod is not left) for pod in pods(world)))
+    answer(world, "promote")
+    decisions = [world.step() for _ in range(6)]
+    assert not [a for d in decisions for a in d.actions if isinstance(a, DeletePod | EvictPod)]
 
 
 def test_new_pods_of_a_share_are_moved_only_where_they_can_be_watched() -> None:
