@@ -56,6 +56,14 @@ def test_the_pods_of_a_step_are_among_those_of_the_next() -> None:
     assert len(asked(world)) == 5
 
 
+def test_more_pods_of_a_share_are_a_promotion_which_only_the_newest_policy_may_ask_for() -> None:
+    world = paused(replicas())
+    assert not world.decide().promotes
+    answer(world, "promote")
+    until(world, lambda w: w.decide().state.shares != w.state.shares)
+    assert world.decide().promotes
+
+
 def test_at_100_percent_the_workload_is_assigned_as_a_whole() -> None:
     world = paused(replicas())
     at_next_step(world, passes=3)
@@ -94,6 +102,13 @@ def test_a_breach_in_a_moved_pod_takes_all_of_the_workload_back() -> None:
     assert world.state.incident is not None
     assert world.state.breached == (key("a"),)
     assert (asked(world), {mode for mode, _ in world.processes("a")}) == (set(), {Mode.FP32})
+
+
+def test_what_is_tried_against_overflow_is_asked_of_the_moved_pods_alone() -> None:
+    world = paused(replicas())
+    world.bad["a"] = {Signal.OVERFLOW: 0.25}
+    until(world, lambda w: any(window.rung is Rung.HALVE_SCALE for window in w.state.mitigations), seconds=15.0)
+    assert {pod.uid for pod in pods(world) if pod.request is not None} == asked(world)
 
 
 def test_a_fault_that_the_other_pods_have_too_is_not_the_precisions() -> None:
