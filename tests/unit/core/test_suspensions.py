@@ -99,6 +99,16 @@ def crashed_after(world: World, writes: int) -> None:
     world.now += 5.0
 
 
+def test_a_job_whose_pods_are_right_by_themselves_takes_up_its_place_until_its_record_ends() -> None:
+    world = emergency(jobs())
+    crashed_after(world, 0)
+    world.replace_pods("job-1")
+    until(world, lambda w: "job-1" in w.really_in(Mode.FP32), seconds=5.0)
+    for _ in range(12):
+        world.step(5.0)
+        assert world.state.suspensions.keys() <= world.state.restarts.keys()
+
+
 @pytest.mark.parametrize("writes", [0, 1, 3])
 @pytest.mark.parametrize("passes", [0, 1, 2, 3])
 def test_a_leader_killed_at_any_step_leaves_no_job_suspended(passes: int, writes: int) -> None:
