@@ -54,8 +54,8 @@ def _safer(was: Mode | None, mode: Mode) -> Mode:
 
 def _shares(facts: Facts, state: State) -> Mapping[str, int]:
     """Of members that are there."""
-    alive = {w.key for w in facts.workloads}
-    return {key: share for key, share in state.shares.items() if key in alive.intersection(state.members)}
+    alive = {w.key for w in facts.workloads}.intersection(state.members)
+    return {key: share for key, share in state.shares.items() if key in alive}
 
 
 def _by_index(facts: Facts, state: State) -> State:

@@ -282,6 +282,15 @@ def test_before_anything_is_enforced_an_edit_takes_effect_at_once() -> None:
     assert (world.state.selector, member_names(world) <= {"hot-0", "hot-1"}) == (WIDE, True)
 
 
+def test_with_admission_away_a_fleet_that_nothing_is_assigned_yet_has_the_fallback_of_its_policy() -> None:
+    world = fleet(fallback="bf16")
+    world.bypassed = True
+    world.run(2)
+    answer(world, "abort")
+    world.step()
+    assert (world.state.phase, world.state.fallback) == (Phase.ROLLING_BACK, Mode.BF16)
+
+
 @pytest.mark.parametrize("raised", ["a member came back", "a less safe fallback"])
 def test_with_admission_away_a_breach_is_answered_though_something_else_would_be_raised(raised: str) -> None:
     world = promoted()

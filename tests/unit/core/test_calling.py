@@ -9,13 +9,13 @@ import pytest
 
 from lab.model.policies import FAST
 from precision_operator.api.canary import CanaryVerdict, Comparison
-from precision_operator.api.choices import Strategy
+from precision_operator.api.choices import Severity, Strategy
 from precision_operator.api.drill import DrillResult
 from precision_operator.api.incident import Incident
 from precision_operator.api.messages import MessageKind
-from precision_operator.api.mitigation import Rung
+from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
 from precision_operator.api.signals import Signal
-from precision_operator.api.state import HeldWorkload, Phase, State
+from precision_operator.api.state import Failing, HeldWorkload, Phase, State
 from precision_operator.core.calling import NO_DATA_SECONDS, RECENT_SECONDS, SETTLE_SECONDS, STEP_SECONDS, calls
 from precision_operator.core.rollback.drill import OVERDUE_SECONDS
 from precision_operator.reasons import Reason, ReasonSeverity
@@ -237,6 +237,11 @@ def test_a_retry_that_a_canarys_verdict_waits_for_is_not_told_of_beside_the_verd
     assert [call.kind for call in calls(held, NOW)] == [MessageKind.ROLLBACK_CANARY_HELD]
 
 
+@pytest.mark.parametrize("phase", [Phase.PROGRESSING, Phase.HELD])
+def test_a_verdict_that_holds_no_rollback_is_not_told_of_as_one(phase: Phase) -> None:
+    assert calls(replace(IN_A_STATE[Reason.CANARY_WORSE], phase=phase), NOW) == ()
+
+
 @pytest.mark.parametrize(
     ("incident", "passed_at", "occasion"),
     [
@@ -252,6 +257,37 @@ def test_a_drill_is_proposed_anew_after_each_rollback_and_each_drill_that_passed
     drill = replace(DRILL, result=DrillResult.PASSED, passed_at=passed_at)
     state = replace(STANDS["DrillProposed"][0], incident=incident, last_drill=drill)
     assert [call.occasion for call in calls(state, NOW + OVERDUE_SECONDS)] == [occasion]
+
+
+LATER = replace(WINDOW, signal=Signal.SPEED)
+EARLIER = replace(LATER, since=WINDOW.since - 60.0)
+
+
+def good(*windows: Mitigation) -> tuple[Mitigation, ...]:
+    return tuple(replace(window, result=MitigationResult.MITIGATED) for window in windows)
+
+
+@pytest.mark.parametrize(
+    ("windows", "kind", "of"),
+    [
+        ((WINDOW, EARLIER), MessageKind.INVESTIGATION_BEGUN, EARLIER),
+        ((LATER, WINDOW), MessageKind.INVESTIGATION_BEGUN, WINDOW),
+        ((EARLIER, *good(WINDOW)), MessageKind.INVESTIGATION_BEGUN, EARLIER),
+        (good(WINDOW, EARLIER), MessageKind.INVESTIGATION_OVER, WINDOW),
+        (good(LATER, WINDOW), MessageKind.INVESTIGATION_OVER, LATER),
+    ],
+)
+def test_of_several_windows_the_first_open_one_is_told_of_and_once_none_is_open_the_last(
+    windows: tuple[Mitigation, ...], kind: MessageKind, of: Mitigation
+) -> None:
+    found = calls(State(phase=Phase.HEALTHY, mitigations=windows), NOW)
+    assert [(call.kind, call.occasion) for call in found] == [(kind, f"{of.since:.0f}-{of.signal}")]
+
+
+def test_a_cause_that_is_not_the_precision_stands_since_the_first_of_its_breaches() -> None:
+    first, other = (Failing("a", Signal.NON_FINITE, Severity.P0, NOW - ago) for ago in (60.0, 30.0))
+    state = replace(STANDS["CauseNotPrecision"][0], failing=(first, other))
+    assert [call.since for call in calls(state, NOW)] == [first.since]
 
 
 def test_what_was_mitigated_is_no_news_an_hour_after_it_was_good() -> None:
