@@ -275,7 +275,8 @@ def test_before_anything_is_enforced_an_edit_takes_effect_at_once() -> None:
     edit(world)
     world.bypassed = True
     world.step()
-    assert (world.state.selector, dict(world.state.modes)) == (WIDE, {}), "nothing is assigned yet"
+    found = world.state
+    assert (found.selector, dict(found.modes), dict(found.changed)) == (WIDE, {}, {}), "nothing is assigned yet"
     world.drop("new-fp16")
     world.metrics_away = world.bypassed = False
     world.run(2)
