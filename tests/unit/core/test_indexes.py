@@ -127,6 +127,14 @@ def test_a_rollback_takes_the_moved_pods_alone_away() -> None:
     assert phase_of(world) is Phase.HELD
 
 
+def test_a_rollbacks_restart_has_not_ended_while_a_pod_that_had_not_moved_is_not_seen() -> None:
+    world = paused(fleet())
+    world.unobservable |= {pod.name for pod in world.workloads["a"].pods if pod.index == 7}
+    answer(world, "abort")
+    world.run(6)
+    assert (phase_of(world), list(world.state.restarts)) == (Phase.ROLLING_BACK, [key("a")])
+
+
 def test_after_a_rollback_another_attempt_moves_indexes_again() -> None:
     world = paused(fleet())
     answer(world, "abort")
