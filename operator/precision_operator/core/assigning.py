@@ -103,7 +103,7 @@ def _modes(facts: Facts, before: State, state: State) -> Mapping[str, Mode]:
 
 def _newly_selected(facts: Facts, before: State) -> dict[str, Mode]:
     """Workloads that an edited selector brings in stay in the mode that they are found in, until their turn comes."""
-    if facts.observation.matching is None or not before.enforce or facts.selector == before.selector:
+    if facts.observation.matching is None or not before.enforce:
         return {}
     known = facts.observation.matching[0]
     found = {w.key: facts.fleet.observed(w) for w in facts.workloads if w.key not in known}
