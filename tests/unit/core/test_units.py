@@ -104,6 +104,14 @@ def test_a_breach_in_a_moved_pod_takes_all_of_the_workload_back() -> None:
     assert (asked(world), {mode for mode, _ in world.processes("a")}) == (set(), {Mode.FP32})
 
 
+def test_the_moved_pods_that_lack_memory_for_fp32_are_restarted_by_a_rollback() -> None:
+    world = paused(replicas())
+    world.crowded, moved = {"a"}, asked(world)
+    answer(world, "abort")
+    actions = [action for _ in range(4) for action in world.step().actions]
+    assert {a.pod.uid for a in actions if isinstance(a, DeletePod | EvictPod)} == moved
+
+
 def test_what_is_tried_against_overflow_is_asked_of_the_moved_pods_alone() -> None:
     world = paused(replicas())
     world.bad["a"] = {Signal.OVERFLOW: 0.25}
