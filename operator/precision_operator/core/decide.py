@@ -340,7 +340,7 @@ def _still_poisoned(facts: Facts, state: State) -> tuple[str, ...]:
 def _is_news(facts: Facts, state: State) -> bool:
     """Whether the breaches that stand are worth a write. In a rollback those that end are not: they are to end."""
     known = facts.state.failing
-    if state.phase is Phase.ROLLING_BACK and not state.by_canary and known:
+    if state.phase is Phase.ROLLING_BACK and not state.by_canary:
         return not frozenset(facts.failing) <= frozenset(known)
     return facts.failing != known
 
