@@ -1,5 +1,7 @@
 """Breaches that alert and hold promotions, and are never rolled back (P3)."""
 
+from dataclasses import replace
+
 import pytest
 
 from lab.model.policies import FAST, policy
@@ -144,6 +146,31 @@ def test_an_alert_names_each_signals_level_time_and_workloads() -> None:
         "memory beyond 0.8 for 900 s or longer in hot-0",
         "divergence beyond 0.05 for 1800 s or longer in hot-1",
     }
+
+
+def test_an_alert_that_stands_for_another_workload_too_is_told_again() -> None:
+    world = fleet()
+    world.run(12)
+    told: list[str] = []
+    for name in ("hot-0", "hot-1"):
+        world.bad[name] = {Signal.MEMORY: 0.85}
+        told += [a.message for _ in range(80) for a in world.step().actions if isinstance(a, Notify)]
+    assert [message.partition(": nothing")[0].rpartition(" in ")[2] for message in told] == ["hot-0", "hot-0, hot-1"]
+
+
+@pytest.mark.parametrize(("listed", "named"), [(0, "workloads without data"), (1, "hot-0")])
+def test_an_alert_of_workloads_that_are_not_seen_names_those_that_were_not_too_many_to_list(
+    listed: int, named: str
+) -> None:
+    world = fleet()
+    world.run(12)
+    breach(world, {Signal.MEMORY: 0.85})
+    world.run(80)
+    (first, *_) = found = world.state.failing
+    rest = replace(first, key="", measured="")
+    world.state, world.unobservable = replace(world.state, failing=(rest, *found[:listed])), set(world.workloads)
+    world.step()
+    assert f" or longer in {named}: " in alert(world).message
 
 
 @pytest.mark.parametrize(

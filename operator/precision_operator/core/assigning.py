@@ -54,8 +54,8 @@ def _safer(was: Mode | None, mode: Mode) -> Mode:
 
 def _shares(facts: Facts, state: State) -> Mapping[str, int]:
     """Of members that are there."""
-    alive = {w.key for w in facts.workloads}
-    return {key: share for key, share in state.shares.items() if key in alive.intersection(state.members)}
+    alive = {w.key for w in facts.workloads}.intersection(state.members)
+    return {key: share for key, share in state.shares.items() if key in alive}
 
 
 def _by_index(facts: Facts, state: State) -> State:
@@ -81,19 +81,21 @@ def _read_by_admission(state: State) -> tuple[object, ...]:
 
 
 def _modes(facts: Facts, before: State, state: State) -> Mapping[str, Mode]:
-    """Only what is not in the fallback; in a rollback what is held in BF16 for want of memory."""
+    """Only what is not in the fallback; in a rollback what is held in BF16 for want of memory.
+
+    Nothing that has moved in part: admission would give its mode to the pods that are to move, too.
+    """
     in_bf16 = dict.fromkeys(sorted(facts.bf16_keys), Mode.BF16)
     if state.phase in _ROLLED_BACK and not state.by_canary:
         return in_bf16
-    alive = {w.key for w in facts.workloads}
-    modes = {key: mode for key, mode in {**_newly_selected(facts, before), **state.modes}.items() if key in alive}
+    whole = {w.key: w for w in facts.workloads if w.key not in state.shares}
+    modes = {key: mode for key, mode in {**_newly_selected(facts, before), **state.modes}.items() if key in whole}
     if state.by_canary:
         out = frozenset(state.canary)
         return {key: mode for key, mode in modes.items() if key not in out}
     if state.phase is not Phase.PENDING:
         after = replace(facts, state=state)
-        known = {w.key: w for w in facts.workloads}
-        modes |= {key: after.wanted(known[key]) for key in state.members if key in known and key not in state.shares}
+        modes |= {key: after.wanted(whole[key]) for key in state.members if key in whole}
     held = state.back_keys
     alone = {key: mode for key, mode in in_bf16.items() if key in held}
     return {key: m for key, m in modes.items() if key not in held and m is not facts.spec.fallback} | alone
@@ -101,7 +103,7 @@ def _modes(facts: Facts, before: State, state: State) -> Mapping[str, Mode]:
 
 def _newly_selected(facts: Facts, before: State) -> dict[str, Mode]:
     """Workloads that an edited selector brings in stay in the mode that they are found in, until their turn comes."""
-    if facts.observation.matching is None or not before.enforce or facts.selector == before.selector:
+    if facts.observation.matching is None or not before.enforce:
         return {}
     known = facts.observation.matching[0]
     found = {w.key: facts.fleet.observed(w) for w in facts.workloads if w.key not in known}

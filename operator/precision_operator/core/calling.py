@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from precision_operator.api.conditions import Condition, condition_of
@@ -240,20 +241,16 @@ def _attention(state: State, now: float) -> Iterable[Call]:
             yield _by_condition(MessageKind.ATTENTION, found)
 
 
-def _person(reason: Reason, kind: MessageKind) -> Callable[[State, float], Iterable[Call]]:
+def _person(kind: MessageKind, reason: Reason, state: State, now: float) -> Iterable[Call]:
     """A fleet that is held, or workloads that were rolled back by themselves: by what they wait for."""
-
-    def find(state: State, now: float) -> Iterable[Call]:
-        incident = state.incident
-        if _waits_for(state) is not reason:
-            return
-        if state.phase in (Phase.PENDING, Phase.HELD):
-            yield Call(kind, transition(state), _since(state, now), reason)
-        elif state.alone and incident is not None and incident.last_ack_at is not None:
-            since = max(held.since for held in state.held)
-            yield Call(kind, _occasion(since), since, reason)
-
-    return find
+    incident = state.incident
+    if _waits_for(state) is not reason:
+        return
+    if state.phase in (Phase.PENDING, Phase.HELD):
+        yield Call(kind, transition(state), _since(state, now), reason)
+    elif state.alone and incident is not None and incident.last_ack_at is not None:
+        since = max(held.since for held in state.held)
+        yield Call(kind, _occasion(since), since, reason)
 
 
 def _release(state: State, now: float) -> Iterable[Call]:
@@ -274,7 +271,7 @@ def _drill_failed(state: State, now: float) -> Iterable[Call]:
         yield Call(MessageKind.DRILL_FAILED, _occasion(drill.ended_at), drill.ended_at, Reason.DRILL_FAILED)
 
 
-_TABLE: Final = (
+_TABLE: Final[tuple[Callable[[State, float], Iterable[Call]], ...]] = (
     _deadline,
     _unresponsive,
     _weights,
@@ -288,8 +285,8 @@ _TABLE: Final = (
     _over,
     _no_data,
     _attention,
-    _person(Reason.AWAITING_PREREQUISITES, MessageKind.ACKNOWLEDGEMENTS_WANTED),
-    _person(Reason.AWAITING_RETRY, MessageKind.RETRY_POSSIBLE),
+    partial(_person, MessageKind.ACKNOWLEDGEMENTS_WANTED, Reason.AWAITING_PREREQUISITES),
+    partial(_person, MessageKind.RETRY_POSSIBLE, Reason.AWAITING_RETRY),
     _release,
     _drill_failed,
     _drill,

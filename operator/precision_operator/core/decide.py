@@ -340,7 +340,7 @@ def _still_poisoned(facts: Facts, state: State) -> tuple[str, ...]:
 def _is_news(facts: Facts, state: State) -> bool:
     """Whether the breaches that stand are worth a write. In a rollback those that end are not: they are to end."""
     known = facts.state.failing
-    if state.phase is Phase.ROLLING_BACK and not state.by_canary and known:
+    if state.phase is Phase.ROLLING_BACK and not state.by_canary:
         return not frozenset(facts.failing) <= frozenset(known)
     return facts.failing != known
 
@@ -371,8 +371,8 @@ def _grew(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
 
 
 def _wake_in(facts: Facts, state: State) -> float:
-    idle = state.phase is Phase.HELD and not state.restarts and not state.suspensions
-    if idle or (facts.paused and not state.suspensions):
+    idle = facts.paused or (state.phase is Phase.HELD and not state.restarts)
+    if idle and not state.suspensions:
         return IDLE_SECONDS
     interval = facts.spec.evaluation.interval_seconds
     # A canary in the fallback is watched for hours, and no answer is waited for.

@@ -11,6 +11,7 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
+from precision_operator.core.actions import Notify
 from precision_operator.core.model import RestartBy
 from precision_operator.core.rollback.alone import HOLDS_LIMIT
 from tests.support.fleets import NAN, SLOW, change, held_names, incident_of, until
@@ -128,7 +129,8 @@ def test_a_workload_that_acknowledged_long_ago_and_falls_silent_is_not_restarted
     assert world.state.incident.last_ack_at is not None
 
 
-def test_without_its_policy_too_only_what_has_not_acknowledged_is_restarted() -> None:
+def without_its_policy() -> World:
+    """Two are held: one has acknowledged and is not seen any more, the other never will. The policy was deleted."""
     world = healthy()
     world.bad = {"hot-00": NAN}
     until(world, lambda w: w.state.incident is not None and w.state.incident.last_ack_at is not None)
@@ -137,8 +139,20 @@ def test_without_its_policy_too_only_what_has_not_acknowledged_is_restarted() ->
     until(world, lambda w: len(w.state.held) == 2)
     change(world, "hot-05", restart_by=RestartBy.NEVER)
     world.delete_policy()
+    return world
+
+
+def test_without_its_policy_too_only_what_has_not_acknowledged_is_restarted() -> None:
+    world = without_its_policy()
     world.run(100, 5.0)
     assert world.restarts == {}
+
+
+def test_without_its_policy_too_no_event_is_repeated_while_nothing_changes() -> None:
+    world = without_its_policy()
+    actions = [action for _ in range(100) for action in world.step(5.0).actions]
+    told = [action.reason for action in actions if isinstance(action, Notify)]
+    assert sorted(set(told)) == sorted(told)
 
 
 @pytest.mark.slow

@@ -166,6 +166,7 @@ def test_a_pod_that_has_not_started_owes_no_evidence_beside_one_that_runs() -> N
     beside, alone = replace(VIEW, pods=(POD, waiting)), replace(VIEW, pods=(waiting,))
     assert isinstance(readings(evaluation(p=FINE), view=beside).readings[Signal.OVERFLOW], Ok)
     assert readings(evaluation(), view=alone).readings[Signal.OVERFLOW] == Unknown(Reason.NO_SAMPLES)
+    assert readings(evaluation(p=FINE, q=valued(0.9)), view=beside).breaches == (Signal.OVERFLOW,), "it was seen"
 
 
 def test_a_breach_does_not_end_because_its_pod_is_being_replaced() -> None:
@@ -236,6 +237,13 @@ def test_a_breach_is_counted_once_an_evaluation_dated_from_its_first_and_ended_b
     assert update_failing((second,), [], SPEC, at=AT + 30) == ()
 
 
+def test_what_is_not_known_of_one_signal_keeps_no_breach_of_another() -> None:
+    (first,) = update_failing((), [verdict(breach())], SPEC, at=AT)
+    rest = replace(first, key="", measured="")
+    seen = Assessment(VIEW, {Signal.OVERFLOW: Ok(0.0), Signal.DIVERGENCE: Unknown(Reason.NO_SAMPLES)})
+    assert update_failing((rest,), [seen], SPEC, at=AT + 15) == ()
+
+
 @pytest.mark.parametrize("ahead_seconds", [600.0, 5.0, -5.0, -600.0])
 def test_a_breach_that_another_clock_dated_counts_again_an_interval_after_this_one_began(ahead_seconds: float) -> None:
     (found,) = update_failing((), [verdict(breach())], SPEC, at=AT)
@@ -245,6 +253,8 @@ def test_a_breach_that_another_clock_dated_counts_again_an_interval_after_this_o
         (found,) = update_failing((found,), [verdict(breach())], SPEC, at=began + later, clock_since=began)
         counts.append(found.count)
     assert counts == [1, 1, 2]
+    again = update_failing((found,), [verdict(breach())], SPEC, at=began + 3600, clock_since=began + 3600)
+    assert again == (found,), "what counts already costs no write"
 
 
 def test_a_breach_beyond_the_list_gets_its_workloads_name_when_it_is_seen_again_out_of_turn() -> None:

@@ -14,7 +14,7 @@ from precision_operator.contract import ABORT
 from precision_operator.core.actions import RequestPod
 from precision_operator.core.decide import decide
 from precision_operator.core.model import Admission, Request
-from precision_operator.reasons import Reason
+from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import (
     NAN,
     answer,
@@ -183,6 +183,15 @@ def test_an_edited_selector_lists_the_newly_selected_in_their_observed_mode_in_t
     assert world.restarts.get("new-fp16", 0) == 0
 
 
+def test_of_the_newly_selected_those_in_the_fallback_are_not_listed_until_they_join() -> None:
+    world = both()
+    before = dict(world.state.modes)
+    world.outside_schedule = Cause(Reason.OUTSIDE_SCHEDULE, "not tonight")
+    edit(world)
+    listed = {key("new-fp16"): Mode.FP16, key("new-bf16"): Mode.BF16}
+    assert world.decide().state.modes == {**before, **listed}
+
+
 def test_newly_selected_workloads_are_guarded_from_that_pass_on() -> None:
     world = both()
     edit(world)
@@ -262,10 +271,25 @@ def test_before_anything_is_enforced_an_edit_takes_effect_at_once() -> None:
     world.run(2)
     for name in ("hot-0", "hot-1"):
         world.labels[name] = {"team": "a"}
+    add_unselected(world, "new-fp16", Mode.FP16)
     edit(world)
-    world.metrics_away = False
+    world.bypassed = True
+    world.step()
+    found = world.state
+    assert (found.selector, dict(found.modes), dict(found.changed)) == (WIDE, {}, {}), "nothing is assigned yet"
+    world.drop("new-fp16")
+    world.metrics_away = world.bypassed = False
     world.run(2)
     assert (world.state.selector, member_names(world) <= {"hot-0", "hot-1"}) == (WIDE, True)
+
+
+def test_with_admission_away_a_fleet_that_nothing_is_assigned_yet_has_the_fallback_of_its_policy() -> None:
+    world = fleet(fallback="bf16")
+    world.bypassed = True
+    world.run(2)
+    answer(world, "abort")
+    world.step()
+    assert (world.state.phase, world.state.fallback) == (Phase.ROLLING_BACK, Mode.BF16)
 
 
 @pytest.mark.parametrize("raised", ["a member came back", "a less safe fallback"])

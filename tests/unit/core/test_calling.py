@@ -9,15 +9,18 @@ import pytest
 
 from lab.model.policies import FAST
 from precision_operator.api.canary import CanaryVerdict, Comparison
-from precision_operator.api.choices import Strategy
+from precision_operator.api.choices import Severity, Strategy
+from precision_operator.api.drill import DrillResult
+from precision_operator.api.incident import Incident
 from precision_operator.api.messages import MessageKind
-from precision_operator.api.mitigation import Rung
+from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
 from precision_operator.api.signals import Signal
-from precision_operator.api.state import HeldWorkload, Phase, State
-from precision_operator.core.calling import NO_DATA_SECONDS, SETTLE_SECONDS, STEP_SECONDS, calls
+from precision_operator.api.state import Failing, HeldWorkload, Phase, State
+from precision_operator.core.calling import NO_DATA_SECONDS, RECENT_SECONDS, SETTLE_SECONDS, STEP_SECONDS, calls
+from precision_operator.core.rollback.drill import OVERDUE_SECONDS
 from precision_operator.reasons import Reason, ReasonSeverity
 from tests.support.fleets import NAN, OVERFLOWS, fleet, promoted, until
-from tests.support.standing_calls import INCIDENT, NOW, STANDS, WINDOW, condition, progressing, rolling
+from tests.support.standing_calls import DRILL, INCIDENT, NOW, STANDS, WINDOW, condition, progressing, rolling
 
 OF_A_PERSON = {ReasonSeverity.STUCK, ReasonSeverity.ATTENTION, ReasonSeverity.DECISION}
 
@@ -93,6 +96,7 @@ HOLDS_A_ROLLOUT = (
     *(Reason.NO_STAGING_NODES, Reason.EVIDENCE_INSUFFICIENT, Reason.COHORT_IN_BF16, Reason.COHORT_NOT_RUNNING),
 )
 
+LONG_AGO = NOW - 2 * STEP_SECONDS
 ALONE = (HeldWorkload("apps/Deployment/vit", "LossDiverged", NOW),)
 IN_A_STATE: dict[Reason, State] = {
     **{
@@ -206,10 +210,10 @@ def test_what_a_person_is_to_know_of_at_once_is_told_of(reason: Reason) -> None:
 def test_what_another_message_tells_of_is_not_told_twice() -> None:
     known = condition("Accepted", "False", Reason.NO_WORKLOADS, seconds=3600.0)
     waits = (known, *progressing(Reason.NO_WORKLOADS))
-    state = State(phase=Phase.PENDING, phase_since=NOW - 3600.0, conditions=waits)
+    state = State(phase=Phase.PENDING, phase_since=LONG_AGO, waits_since=LONG_AGO, conditions=waits)
     assert [call.kind for call in calls(state, NOW)] == [MessageKind.ATTENTION]
     opened = replace(STANDS["InvestigationBegun"][0], phase=Phase.PROGRESSING, step_since=NOW - STEP_SECONDS)
-    opened = replace(opened, conditions=progressing(Reason.INVESTIGATING, "True"))
+    opened = replace(opened, waits_since=LONG_AGO, conditions=progressing(Reason.INVESTIGATING, "True"))
     assert [call.kind for call in calls(opened, NOW)] == [MessageKind.INVESTIGATION_BEGUN]
 
 
@@ -224,6 +228,73 @@ def test_a_retry_of_workloads_that_are_held_alone_is_possible_since_the_last_one
     acknowledged = replace(INCIDENT, last_ack_at=NOW)
     state = State(phase=Phase.DEGRADED, held=held, incident=acknowledged, conditions=progressing(Reason.AWAITING_RETRY))
     assert [(call.kind, call.since) for call in calls(state, NOW)] == [(MessageKind.RETRY_POSSIBLE, NOW)]
+    assert calls(replace(state, incident=INCIDENT), NOW) == (), "not all have acknowledged"
+
+
+def test_a_retry_that_a_canarys_verdict_waits_for_is_not_told_of_beside_the_verdict() -> None:
+    held = replace(IN_A_STATE[Reason.CANARY_WORSE], conditions=progressing(Reason.AWAITING_PREREQUISITES))
+    held = replace(held, incident=replace(INCIDENT, strategy=Strategy.CANARY, last_ack_at=NOW))
+    assert [call.kind for call in calls(held, NOW)] == [MessageKind.ROLLBACK_CANARY_HELD]
+
+
+@pytest.mark.parametrize("phase", [Phase.PROGRESSING, Phase.HELD])
+def test_a_verdict_that_holds_no_rollback_is_not_told_of_as_one(phase: Phase) -> None:
+    assert calls(replace(IN_A_STATE[Reason.CANARY_WORSE], phase=phase), NOW) == ()
+
+
+@pytest.mark.parametrize(
+    ("incident", "passed_at", "occasion"),
+    [
+        (None, None, "never"),
+        (INCIDENT, None, f"{INCIDENT.decided_at:.0f}"),
+        (INCIDENT, LONG_AGO, f"{INCIDENT.decided_at:.0f}"),
+        (None, LONG_AGO, f"{LONG_AGO:.0f}"),
+    ],
+)
+def test_a_drill_is_proposed_anew_after_each_rollback_and_each_drill_that_passed(
+    incident: Incident | None, passed_at: float | None, occasion: str
+) -> None:
+    drill = replace(DRILL, result=DrillResult.PASSED, passed_at=passed_at)
+    state = replace(STANDS["DrillProposed"][0], incident=incident, last_drill=drill)
+    assert [call.occasion for call in calls(state, NOW + OVERDUE_SECONDS)] == [occasion]
+
+
+LATER = replace(WINDOW, signal=Signal.SPEED)
+EARLIER = replace(LATER, since=WINDOW.since - 60.0)
+
+
+def good(*windows: Mitigation) -> tuple[Mitigation, ...]:
+    return tuple(replace(window, result=MitigationResult.MITIGATED) for window in windows)
+
+
+@pytest.mark.parametrize(
+    ("windows", "kind", "of"),
+    [
+        ((WINDOW, EARLIER), MessageKind.INVESTIGATION_BEGUN, EARLIER),
+        ((LATER, WINDOW), MessageKind.INVESTIGATION_BEGUN, WINDOW),
+        ((EARLIER, *good(WINDOW)), MessageKind.INVESTIGATION_BEGUN, EARLIER),
+        (good(WINDOW, EARLIER), MessageKind.INVESTIGATION_OVER, WINDOW),
+        (good(LATER, WINDOW), MessageKind.INVESTIGATION_OVER, LATER),
+    ],
+)
+def test_of_several_windows_the_first_open_one_is_told_of_and_once_none_is_open_the_last(
+    windows: tuple[Mitigation, ...], kind: MessageKind, of: Mitigation
+) -> None:
+    found = calls(State(phase=Phase.HEALTHY, mitigations=windows), NOW)
+    assert [(call.kind, call.occasion) for call in found] == [(kind, f"{of.since:.0f}-{of.signal}")]
+
+
+def test_a_cause_that_is_not_the_precision_stands_since_the_first_of_its_breaches() -> None:
+    first, other = (Failing("a", Signal.NON_FINITE, Severity.P0, NOW - ago) for ago in (60.0, 30.0))
+    state = replace(STANDS["CauseNotPrecision"][0], failing=(first, other))
+    assert [call.since for call in calls(state, NOW)] == [first.since]
+
+
+def test_what_was_mitigated_is_no_news_an_hour_after_it_was_good() -> None:
+    (window,) = STANDS["InvestigationOver"][0].mitigations
+    good = State(phase=Phase.HEALTHY, mitigations=(replace(window, good_since=NOW),))
+    assert [call.kind for call in calls(good, NOW + RECENT_SECONDS - 1.0)] == [MessageKind.INVESTIGATION_OVER]
+    assert calls(good, NOW + RECENT_SECONDS) == ()
 
 
 def test_workloads_that_a_policy_of_before_left_held_wait_for_a_retry() -> None:
@@ -257,7 +328,6 @@ def test_a_reason_that_only_another_version_knows_holds_no_rollout() -> None:
     assert calls(waits, NOW) == ()
 
 
-LONG_AGO = NOW - 2 * STEP_SECONDS
 POOR = progressing(Reason.EVIDENCE_INSUFFICIENT, "True")
 WAITS = State(phase=Phase.PROGRESSING, step_since=LONG_AGO, waits_since=LONG_AGO, conditions=POOR)
 

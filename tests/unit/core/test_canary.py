@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.world import World
-from precision_operator.api.canary import CanaryVerdict
+from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -270,3 +270,12 @@ def test_a_rollback_canary_leaves_those_alone_that_were_rolled_back_by_themselve
     answer(world, "retry")
     until(world, lambda w: w.state.phase is not Phase.ROLLING_BACK)
     assert (world.state.phase, world.state.held) == (Phase.PENDING, ()), "a retry is one of all"
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_a_canary_that_is_compared_or_held_is_not_looked_at_in_a_hurry(began: bool) -> None:
+    world = compared(by_canary())
+    if not began:  # there was nothing to compare
+        held = Comparison(verdict=CanaryVerdict.INCONCLUSIVE, ended_at=world.now)
+        world.state = replace(world.state, comparison=held)
+    assert world.decide().wake_at == world.now + 15.0

@@ -197,6 +197,8 @@ RUNNING = replace(DRILL, result=DrillResult.RUNNING)
         (Command.PROMOTE, CANARY, None),
         (Command.RETRY, CANARY, Reason.COMPARING_CANARY),
         (Command.RETRY, replace(CANARY, comparison=WORSE), None),
+        (Command.RETRY, State(phase=Phase.DEGRADED, mitigations=(WINDOW,)), None),
+        (Command.RETRY, State(phase=Phase.PROGRESSING, mitigations=(WINDOW,)), Reason.NOTHING_TO_RETRY),
         (Command.DRILL, WELL, None),
         (Command.DRILL, replace(WELL, members=("a",), last_drill=RUNNING), Reason.DRILL_REFUSED),
         (Command.DRILL, replace(WELL, mitigations=(WINDOW,)), Reason.DRILL_REFUSED),
@@ -220,10 +222,13 @@ def test_a_pause_lets_a_rollback_through_and_nothing_that_goes_forward() -> None
 
 
 @pytest.mark.parametrize("command", Command)
-def test_no_command_of_a_deleted_policy_is_carried_out(command: Command) -> None:
+def test_no_command_of_a_policy_that_is_deleted_or_only_observes_is_carried_out(command: Command) -> None:
     assert allowed(command, deleted_policy("ns", "fleet", WELL), WELL) == Refused(
         Reason.POLICY_DELETED, "was deleted, so nobody reads its commands"
     )
+    found = allowed(command, policy(enforcement="Observe"), WELL)
+    assert isinstance(found, Refused)
+    assert found.reason is Reason.OBSERVING
 
 
 def test_a_fleet_that_a_new_target_made_pending_can_be_rolled_back() -> None:

@@ -15,7 +15,7 @@ from precision_operator.api.summary import Summary
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.core.actions import DeleteAssignment, DeletePod, EvictPod, Notify, RequestPod
 from precision_operator.core.decide import IDLE_SECONDS, decide
-from precision_operator.core.model import Observation, RefusedWrite
+from precision_operator.core.model import Observation, PromotionSlots, RefusedWrite
 from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import (
     NAN,
@@ -58,14 +58,16 @@ def test_an_edge_is_looked_after_at_once_and_a_wait_at_the_interval() -> None:
     assert waiting.wake_at == 1000.0 + INTERVAL + INTERVAL
 
 
-@pytest.mark.parametrize(("age", "sooner"), [(0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (5.0, 0.5), (-5.0, 0.0)])
-def test_an_answer_that_is_older_than_the_pass_is_followed_so_much_sooner(age: float, sooner: float) -> None:
+@pytest.mark.parametrize(
+    ("age", "sooner"), [(0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (5.0, 0.5), (-5.0, 0.0), (None, 0.0)]
+)
+def test_an_answer_that_is_older_than_the_pass_is_followed_so_much_sooner(age: float | None, sooner: float) -> None:
     world = fleet()
     world.step()
     world.step()
     observation = world.observe()
     assert observation.evaluation is not None
-    older = replace(observation.evaluation, at=world.now - age * INTERVAL)
+    older = replace(observation.evaluation, at=world.now - age * INTERVAL) if age is not None else None
     decision = decide(world.policy, world.state, replace(observation, evaluation=older), world.now)
     assert decision.wake_at - world.now == pytest.approx((1.0 - sooner) * INTERVAL)
 
@@ -185,6 +187,14 @@ def test_a_policy_that_is_made_anew_while_everything_is_halted_begins_once_the_h
     assert world.step().state.phase is Phase.HEALTHY
     world.halted = None
     assert world.step().state.reason in ("PolicyRecreated", "RolloutStarted")
+
+
+def test_who_is_promoted_takes_up_a_slot_of_the_cap_from_that_very_pass_on() -> None:
+    world = fleet()
+    assert world.decide().promoting == frozenset(), "there is no cap"
+    world.promotion_slots = PromotionSlots(5)
+    decision = world.step()
+    assert decision.promoting == frozenset(decision.state.members) != frozenset()
 
 
 def test_an_edge_is_one_event() -> None:

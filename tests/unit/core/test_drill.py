@@ -15,6 +15,7 @@ from precision_operator.api.spec import Delivery, PolicyEnforcement, Severity, S
 from precision_operator.api.state import Phase
 from precision_operator.contract import DRILL, PREFIX
 from precision_operator.core.actions import Notify
+from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.model import PromotionSlots
 from precision_operator.reasons import Cause, Reason
 from tests.support import fleets
@@ -74,6 +75,14 @@ def test_a_workload_goes_to_its_fallback_is_timed_and_goes_back_by_itself() -> N
     assert found.began_at < found.ended_at <= found.deadline_at
     world.run(5, 5.0)
     assert world.really_in(Mode.FP16) == ALL
+
+
+def test_a_drill_is_looked_after_as_often_as_a_rollback() -> None:
+    world = promoted()
+    world.unresponsive = {"hot-1"}
+    drill(world, key("hot-1"))
+    world.step(1.0)
+    assert world.decide().wake_at == world.now + HURRY_SECONDS
 
 
 def test_the_others_are_not_touched_by_the_drill_of_one() -> None:

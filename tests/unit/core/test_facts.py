@@ -96,6 +96,32 @@ def test_who_crashes_while_it_is_moved_has_failed_though_its_last_samples_still_
     assert (world.step(1.0).state.phase, world.state.reason) == (Phase.ROLLING_BACK, "TrainingFailing")
 
 
+def test_a_pod_that_crashes_while_it_is_moved_has_failed_though_it_is_seen_and_the_others_train() -> None:
+    world = fleet(strategy={"steps": [{"setWeight": 100}, {"pause": {"duration": "1h"}}]})
+    world.add("two", pods=2)
+    world.run(3)
+    seen = world.observe()
+    (two,), evaluation = [w for w in seen.workloads if w.name == "two"], seen.evaluation
+    assert evaluation is not None
+    (crashing, other), rest = two.pods, [w for w in seen.workloads if w is not two]
+    two = replace(two, pods=(replace(crashing, crashing=True), other))
+    pods = {**evaluation.pods, crashing.name: replace(evaluation.pods[crashing.name], mode=Mode.FP32)}
+    seen = replace(seen, workloads=(*rest, two), evaluation=replace(evaluation, pods=pods))
+    found = derive_facts(world.policy, world.state, seen, world.now)
+    assert world.state.phase is Phase.PROGRESSING
+    assert found.verdict_of[two.key].breaches == (Signal.FAILURES,)
+
+
+def test_of_what_lost_the_contract_and_can_be_rescued_only_members_are_judged() -> None:
+    world = promoted()
+    undeclared(world, "hot-0", True)
+    assert key("hot-0") in facts(world).verdict_of
+    members = tuple(member for member in world.state.members if member != key("hot-0"))
+    world.state = replace(world.state, members=members)
+    assert [w.name for w, _ in facts(world).fleet.rescuable] == ["hot-0"]
+    assert key("hot-0") not in facts(world).verdict_of
+
+
 def test_a_workload_that_one_of_its_pods_reports_nothing_of_is_unknown_and_not_left_out() -> None:
     world = fleet(strategy={"steps": [{"setWeight": 100}, {"pause": {"duration": "1h"}}]})
     world.add("two", pods=2)

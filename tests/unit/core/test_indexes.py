@@ -42,6 +42,14 @@ def test_a_step_moves_its_share_of_the_indexes_and_admission_knows_them(job: boo
     key_of = world.workloads["a"].key
     assert (dict(world.state.indexes), world.state.index_mode) == ({key_of: 2}, Mode.FP16)
     assert (dict(world.state.modes), world.state.assigned(key_of)) == ({}, Mode.FP32)
+    world.run(2)
+    assert world.state.restarts == {}, "none of the others is waited for"
+
+
+def test_a_step_moves_its_share_of_what_is_found_in_a_safer_mode_than_the_fallback() -> None:
+    world = paused(fleet(fallback="bf16"))
+    assert moved(world) == {0, 1}
+    assert (dict(world.state.modes), world.state.assigned(key("a"))) == ({}, Mode.BF16)
 
 
 def test_a_share_is_rounded_down_and_is_one_at_least_as_it_is_of_hot_pods() -> None:
@@ -117,6 +125,14 @@ def test_a_rollback_takes_the_moved_pods_alone_away() -> None:
     decisions = [world.step() for _ in range(4)]
     assert {a.pod.index for d in decisions for a in d.actions if isinstance(a, DeletePod | EvictPod)} == {0, 1}
     assert phase_of(world) is Phase.HELD
+
+
+def test_a_rollbacks_restart_has_not_ended_while_a_pod_that_had_not_moved_is_not_seen() -> None:
+    world = paused(fleet())
+    world.unobservable |= {pod.name for pod in world.workloads["a"].pods if pod.index == 7}
+    answer(world, "abort")
+    world.run(6)
+    assert (phase_of(world), list(world.state.restarts)) == (Phase.ROLLING_BACK, [key("a")])
 
 
 def test_after_a_rollback_another_attempt_moves_indexes_again() -> None:
@@ -322,6 +338,23 @@ def test_with_admission_away_what_moves_as_a_whole_now_keeps_the_indexes_that_it
     world.lagging = world.bypassed = True
     world.run(3)
     assert (dict(world.state.indexes), dict(world.state.modes)) == ({key("a"): 2}, {})
+
+
+def test_with_admission_away_what_moves_as_a_whole_is_never_listed_with_a_mode_and_an_index() -> None:
+    world = paused(fleet(fallback="bf16"))
+    stages = policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}).spec.stages
+    respec(world, stages=stages, fallback=Mode.FP32)
+    world.lagging = world.bypassed = True
+    world.run(3)
+    assert (dict(world.state.indexes), dict(world.state.modes)) == ({}, {key("a"): Mode.BF16})
+
+
+def test_the_indexes_of_another_target_get_it_from_the_first_on() -> None:
+    world = paused(fleet())
+    respec(world, target=Mode.BF16)
+    until(world, lambda w: not w.state.indexes)
+    until(world, lambda w: w.state.indexes)
+    assert world.state.index_mode is Mode.BF16
 
 
 def test_with_admission_away_who_joins_has_no_index_yet_and_who_leaves_none_any_more() -> None:

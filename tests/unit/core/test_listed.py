@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
 from precision_operator.api.assignment import failing_bytes
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing
+from precision_operator.core.evidence import assessment
 from precision_operator.core.evidence.assessment import FAILING_BYTES, listed
+from tests.support.fleets import OVERFLOWS, promoted
 from tests.support.views import key
 
 
@@ -31,8 +35,18 @@ def rest(found: tuple[Failing, ...]) -> list[Failing]:
     return [entry for entry in found if not entry.key]
 
 
-def test_as_many_as_fit_are_kept_as_they_are() -> None:
+def test_as_many_as_fit_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed(many(ROOM)) == tuple(many(ROOM))
+    monkeypatch.setattr(assessment, "FAILING_BYTES", 3 * ONE)
+    assert listed(many(3)) == tuple(many(3)), "to the last byte"
+
+
+def test_a_pass_keeps_no_more_of_the_breaches_that_it_finds_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assessment, "FAILING_BYTES", 0)
+    world = promoted(rollback={"strategies": {"P1": "Hold"}})
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
+    world.run(3)
+    assert [(found.key, found.signal) for found in world.state.failing] == [("", Signal.OVERFLOW)]
 
 
 def test_one_more_is_one_entry_for_all_others_without_what_was_measured() -> None:
@@ -49,8 +63,10 @@ def test_the_severe_ones_are_named_first_and_of_those_that_are_alike_the_oldest(
 
 
 def test_the_rest_of_a_kind_is_counted_as_the_one_that_was_seen_most_often() -> None:
-    beyond = [breach("x", since=2e9, count=2), breach("y", since=2e9, count=7), breach("z", since=2e9, count=4)]
-    assert [entry.count for entry in rest(listed([*many(ROOM), *beyond]))] == [7]
+    counts = {"x": 2, "y": 7, "z": 4, "zz": 7}
+    beyond = [breach(name, since=2e9 + at, count=count) for at, (name, count) in enumerate(counts.items())]
+    found = rest(listed([*many(ROOM), *beyond]))
+    assert [(entry.count, entry.since) for entry in found] == [(7, 2e9 + 1)], "of those that are alike the oldest"
 
 
 def test_signals_and_severities_are_told_apart_in_the_rest() -> None:
@@ -64,11 +80,12 @@ def test_signals_and_severities_are_told_apart_in_the_rest() -> None:
     ]
 
 
-def test_a_smaller_one_does_not_take_the_place_of_one_that_did_not_fit() -> None:
+def test_a_smaller_one_does_not_take_the_place_of_one_that_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else who is named would change with the length of names, and a count with it."""
+    monkeypatch.setattr(assessment, "FAILING_BYTES", 3 * ONE)
     large = breach("w" * 200, since=2e9)
-    found = listed([*many(ROOM), large, breach("b", since=3e9)])
-    assert named(found) == many(ROOM)
+    found = listed([*many(2), large, breach("b", since=3e9)])
+    assert named(found) == many(2)
 
 
 def test_the_rest_of_an_earlier_pass_takes_nobodys_place() -> None:

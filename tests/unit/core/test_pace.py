@@ -26,6 +26,19 @@ GRADUAL = {
 }
 
 
+@pytest.mark.parametrize(("sooner_seconds", "restarted"), [(1.0, 0), (0.0, 8)])
+def test_a_gradual_rollback_waits_for_no_slot_from_three_timeouts_before_its_deadline_on(
+    sooner_seconds: float, restarted: int
+) -> None:
+    world = gradual(restart_only(8, rollback=GRADUAL))
+    world.restart_slots = 0
+    until(world, lambda w: w.state.incident)
+    assert world.state.incident is not None
+    hurries = world.state.incident.deadline_at - 3 * world.policy.spec.rollback.ack_timeout_seconds
+    world.now = hurries - sooner_seconds
+    assert sum(isinstance(action, EvictPod) for action in world.decide().actions) == restarted
+
+
 @pytest.mark.parametrize(
     ("left_seconds", "restart_seconds", "pods", "at_once"),
     [

@@ -190,12 +190,13 @@ def test_it_ends_with_some_distance_so_that_noise_tells_nothing_twice() -> None:
     "world",
     [
         lambda: gaining(1.6),
+        lambda: gaining(1.5),
         lambda: gaining(1.2, RunsOn("2.6.0", "cpu", "")),
         lambda: gaining(1.2, RunsOn()),
         lambda: gaining(1.2, criteria={"speed": {"expected": 0}}),
         lambda: gaining(1.2, criteria={"speed": {"enabled": False}}),
     ],
-    ids=["gained", "a CPU", "a device that is not known", "not expected", "not asked for"],
+    ids=["gained", "as expected", "a CPU", "a device that is not known", "not expected", "not asked for"],
 )
 def test_elsewhere_nothing_is_told(world: Callable[[], World]) -> None:
     assert condition(world(), "SpeedupLow").status == "False"

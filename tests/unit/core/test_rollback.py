@@ -154,6 +154,18 @@ def test_a_rollback_to_bf16_asks_for_bf16_and_leaves_what_is_safer() -> None:
     assert world.state.assigned(key("hot-0")) is Mode.BF16
 
 
+def test_a_breach_that_ends_in_a_rollback_costs_no_write_and_one_that_begins_is_recorded() -> None:
+    world = broken()
+    world.run(2, 1.0)
+    commits = world.commits
+    ended = world.bad.pop("hot-1")
+    world.step(1.0)
+    assert world.commits == commits
+    world.bad["hot-2"] = ended
+    world.step(1.0)
+    assert {failing.name for failing in world.state.failing} >= {"hot-2", "hot-3"}
+
+
 def test_workloads_that_were_rolled_back_are_no_evidence_that_the_rest_is_not_the_precisions_fault() -> None:
     world = promoted(rollback={"fleetShare": 0.6, "fleetMinimum": 2})
     world.poisoned = {"hot-0", "hot-1"}

@@ -14,7 +14,7 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase, Suspension
 from precision_operator.contract import ABORT
 from precision_operator.core.actions import DeletePod, EvictPod, ResumeJob, SuspendJob
-from precision_operator.core.decide import Decision
+from precision_operator.core.decide import IDLE_SECONDS, Decision
 from precision_operator.core.desired import Desired
 from precision_operator.core.model import RestartBy
 from precision_operator.core.plan import plan
@@ -97,6 +97,16 @@ def crashed_after(world: World, writes: int) -> None:
         world.act(action)
     world.turn()
     world.now += 5.0
+
+
+def test_a_job_whose_pods_are_right_by_themselves_takes_up_its_place_until_its_record_ends() -> None:
+    world = emergency(jobs())
+    crashed_after(world, 0)
+    world.replace_pods("job-1")
+    until(world, lambda w: "job-1" in w.really_in(Mode.FP32), seconds=5.0)
+    for _ in range(12):
+        world.step(5.0)
+        assert world.state.suspensions.keys() <= world.state.restarts.keys()
 
 
 @pytest.mark.parametrize("writes", [0, 1, 3])
@@ -199,7 +209,8 @@ def test_what_we_suspended_is_resumed_whatever_becomes_of_its_policy(change: str
             world.labels = {key: {"fleet": "another"} for key in JOBS}
     for _ in range(10):
         if not world.gone:
-            world.step(5.0)
+            decision = world.step(5.0)
+            assert not decision.state.suspensions or decision.wake_at < world.now - 5.0 + IDLE_SECONDS
     assert (suspended(world), world.state.suspensions) == (set(), {})
 
 

@@ -14,7 +14,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicyEnforcement, Unit
 from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
-from precision_operator.core.actions import DeletePod
+from precision_operator.core.actions import DeletePod, EvictPod
 from precision_operator.core.cohorts.order import rank
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.model import PodView
@@ -56,6 +56,14 @@ def test_the_pods_of_a_step_are_among_those_of_the_next() -> None:
     assert len(asked(world)) == 5
 
 
+def test_more_pods_of_a_share_are_a_promotion_which_only_the_newest_policy_may_ask_for() -> None:
+    world = paused(replicas())
+    assert not world.decide().promotes
+    answer(world, "promote")
+    until(world, lambda w: w.decide().state.shares != w.state.shares)
+    assert world.decide().promotes
+
+
 def test_at_100_percent_the_workload_is_assigned_as_a_whole() -> None:
     world = paused(replicas())
     at_next_step(world, passes=3)
@@ -94,6 +102,21 @@ def test_a_breach_in_a_moved_pod_takes_all_of_the_workload_back() -> None:
     assert world.state.incident is not None
     assert world.state.breached == (key("a"),)
     assert (asked(world), {mode for mode, _ in world.processes("a")}) == (set(), {Mode.FP32})
+
+
+def test_the_moved_pods_that_lack_memory_for_fp32_are_restarted_by_a_rollback() -> None:
+    world = paused(replicas())
+    world.crowded, moved = {"a"}, asked(world)
+    answer(world, "abort")
+    actions = [action for _ in range(4) for action in world.step().actions]
+    assert {a.pod.uid for a in actions if isinstance(a, DeletePod | EvictPod)} == moved
+
+
+def test_what_is_tried_against_overflow_is_asked_of_the_moved_pods_alone() -> None:
+    world = paused(replicas())
+    world.bad["a"] = {Signal.OVERFLOW: 0.25}
+    until(world, lambda w: any(window.rung is Rung.HALVE_SCALE for window in w.state.mitigations), seconds=15.0)
+    assert {pod.uid for pod in pods(world) if pod.request is not None} == asked(world)
 
 
 def test_a_fault_that_the_other_pods_have_too_is_not_the_precisions() -> None:
@@ -234,11 +257,17 @@ def test_fewer_pods_are_not_all_moved_because_more_were(remaining: int) -> None:
     assert len(asked(world)) == 1, "a step moves one unit at least"
 
 
-def test_a_template_that_lost_the_contract_takes_no_pod_of_a_share_away() -> None:
+@pytest.mark.parametrize("template", [True, False], ids=["the template", "a pod"])
+def test_what_lost_the_contract_takes_no_pod_of_a_share_away(template: bool) -> None:
     world = paused(replicas())
-    world.undeclare("a")
-    decisions = [world.step() for _ in range(4)]
-    assert not [a for d in decisions for a in d.actions if isinstance(a, DeletePod)]
+    if template:
+        world.undeclare("a")
+    else:
+        left = next(pod for pod in pods(world) if pod.uid not in asked(world))
+        change(world, "a", pods=tuple(replace(pod, hot=pod is not left) for pod in pods(world)))
+    answer(world, "promote")
+    decisions = [world.step() for _ in range(6)]
+    assert not [a for d in decisions for a in d.actions if isinstance(a, DeletePod | EvictPod)]
 
 
 def test_new_pods_of_a_share_are_moved_only_where_they_can_be_watched() -> None:

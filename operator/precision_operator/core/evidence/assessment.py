@@ -142,7 +142,7 @@ def update_failing(
     are not judged any more (rolled back, gone) end. ``clock_since``: what is dated before was dated by another clock.
     """
     before = {(f.key, f.signal, f.severity): f for f in old}
-    known_of = {(f.key, f.signal): f for f in old if f.key}
+    known_of = {(f.key, f.signal): f for f in old}
     rest = {signal: [f for f in old if f.signal is signal and not f.key] for signal in Signal}
     at = round(at, 3)
     standing: list[Failing] = []
@@ -170,12 +170,11 @@ def listed(failing: Sequence[Failing]) -> tuple[Failing, ...]:
     rest: dict[tuple[Signal, Severity], Failing] = {}
     room = FAILING_BYTES
     for found in sorted(failing, key=lambda f: (f.severity, f.since, f.key, f.signal)):
-        size = failing_bytes(found) if found.key and room else room + 1
-        if size <= room:
-            kept.append(found)
-            room -= size
-            continue
-        room = room if not found.key else 0
+        if found.key and room > 0:
+            room -= failing_bytes(found)
+            if room >= 0:
+                kept.append(found)
+                continue
         others = rest.get((found.signal, found.severity))
         if others is None or found.count > others.count:
             rest[found.signal, found.severity] = replace(found, key="", measured="")
