@@ -87,6 +87,15 @@ def test_of_a_workload_whose_pods_have_gpus_only_in_part_no_hours_are_known(gpus
     assert found([mixed], reported(a=trains(on=ON_CPU), b=trains(on=ON_CPU))).known == {"speed", "memory", "loss"}
 
 
+@pytest.mark.parametrize("ratio", [1 / LARGEST_RATIO, LARGEST_RATIO])
+def test_a_speed_at_the_limit_of_what_is_believed_is_believed(ratio: float) -> None:
+    assert found([one("a")], reported(a=trains(speed=ratio))).speed == Measured(ratio, 1)
+
+
+def test_who_has_just_begun_is_known_to_have_saved_nothing_yet() -> None:
+    assert found([one("a")], reported(a=trains(work=0.0))).gpu_hours == Measured(0.0, 1)
+
+
 @pytest.mark.parametrize("work", [None, -1.0, 2 * LONGEST_SECONDS])
 def test_work_of_any_pod_that_is_not_known_or_not_believed_makes_the_hours_unknown(work: float | None) -> None:
     pair = workload("a", pods=(pod("a", gpus=1), pod("b", gpus=1)))
@@ -110,7 +119,10 @@ def test_the_worst_pod_counts_and_a_silent_one_makes_its_workload_unknown() -> N
 
 @pytest.mark.parametrize("mode", [Mode.FP32, None])
 def test_what_does_not_train_in_reduced_precision_has_gained_nothing_that_is_known(mode: Mode | None) -> None:
-    assert found([one("a")], reported(a=replace(trains(), mode=mode))).compared == 0
+    pair = workload("a", pods=(pod("a", gpus=1), pod("b", gpus=1)))
+    other = replace(trains(), mode=mode)
+    assert found([one("a")], reported(a=other)).compared == 0
+    assert found([pair], reported(a=trains(), b=other)).compared == 0
 
 
 def test_a_breach_is_a_measured_value() -> None:
