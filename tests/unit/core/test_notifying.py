@@ -108,6 +108,23 @@ def test_a_new_leader_owes_what_stands_though_it_saw_no_edge_and_nothing_that_wa
     assert remembered(known, (), NOW + 7 * HOUR_SECONDS) == known.notified, "what stands is remembered however long"
 
 
+@pytest.mark.parametrize(
+    ("topic", "occasion", "kept"),
+    [
+        ("ApprovalWanted", "transition-4", True),
+        ("RolloutHeld", "transition-4-ProgressDeadlineExceeded", True),
+        ("RolloutHeld", "transition-3-ProgressDeadlineExceeded", False),
+        ("ApprovalWanted", "transition-41", False),
+        ("CauseNotPrecision", "transition-4", False),
+    ],
+)
+def test_only_what_comes_and_goes_in_this_very_step_is_remembered_after_an_hour_in_which_it_did_not_stand(
+    topic: str, occasion: str, kept: bool
+) -> None:
+    told = Notified(topic, occasion, NOW - 2 * HOUR_SECONDS)
+    assert remembered(State(transition_id=4, notified=(told,)), (), NOW) == ((told,) if kept else ())
+
+
 def test_the_next_step_is_another_approval() -> None:
     state, _ = STANDS["ApprovalWanted"]
     told = [found.notified(NOW) for found in owed(state, (), NOW)]
