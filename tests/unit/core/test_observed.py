@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lab.model.policies import FAST
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import PolicyEnforcement
-from precision_operator.api.state import Phase
+from precision_operator.api.spec import PolicyEnforcement, Severity
+from precision_operator.api.state import Failing, Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.decide import Decision
-from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, moving, promoted, respec, until
+from precision_operator.core.derive import derive_facts
+from precision_operator.core.observed import observed
+from precision_operator.core.outcome import Outcome
+from precision_operator.reasons import Reason
+from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, moving, promoted, respec, rolling_back, until
 from tests.support.views import key
 
 
@@ -57,6 +63,26 @@ def test_a_rollback_of_nobody_in_particular_is_told_as_one_of_the_fleet() -> Non
     assert condition(world, "WouldAct").message.endswith(", for NoData in the fleet")
 
 
+def test_those_that_were_too_many_to_list_have_no_name_in_what_would_be_done() -> None:
+    world = promoted()
+    found = derive_facts(world.policy, world.state, world.observe(), world.now)
+    failing = tuple(Failing(of, Signal.OVERFLOW, Severity.P1, world.now) for of in (key("hot-0"), ""))
+    after = replace(world.state, phase=Phase.ROLLING_BACK, reason=Reason.OVERFLOW_RATE_HIGH)
+    would = observed(replace(found, failing=failing), Outcome(after)).would
+    assert would is not None
+    assert would.message.endswith(", for OverflowRateHigh in hot-0")
+
+
+def test_of_a_rollback_under_way_only_its_end_is_told() -> None:
+    world = rolling_back()
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    world.run(2)
+    assert (world.summary.reason, condition(world, "WouldAct").status) == ("Observing", "False")
+    world.unresponsive = set()
+    until(world, lambda w: w.summary.reason == "WouldAct")
+    assert world.summary.message.startswith("would go to Held: ")
+
+
 def test_what_waits_says_for_what_it_would_wait() -> None:
     world = observing()
     world.metrics_away = True
@@ -75,7 +101,7 @@ def test_a_breach_is_reported_and_the_fleet_stays_as_it_is() -> None:
     world.bad = dict.fromkeys(world.workloads, NAN)
     told = [event for _ in range(5) for event in events(world.step())]
     assert [reason for reason, _ in told] == ["WouldAct"]
-    assert told[0][1].startswith("would roll back (Emergency, P0), for ")
+    assert told[0][1].startswith("would roll back (Emergency, P0), for LossNotFinite in hot-0, hot-1, ")
     assert (world.modes, world.writes, world.state.phase) == (before, writes, Phase.HEALTHY)
     assert world.state.failing
 
