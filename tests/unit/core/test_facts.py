@@ -85,6 +85,12 @@ def test_what_the_window_still_reaches_is_not_known_before_the_metrics_have_been
     assert world.decide().state.held == ()
 
 
+def test_how_long_something_has_stood_is_known_before_the_metrics_have_been_read() -> None:
+    world = fleet()
+    unread = replace(world.observe(), evaluation=None)
+    assert derive_facts(world.policy, world.state, unread, world.now).stood_seconds(world.now - 60.0) == 60.0
+
+
 def test_who_crashes_while_it_is_moved_has_failed_though_its_last_samples_still_show_the_old_precision() -> None:
     world = fleet()
     world.unresponsive = set(world.workloads) - {"literal"}
@@ -160,6 +166,7 @@ UNKNOWN = pod("c", hot=False, started_mode=None)
         ((UNKNOWN, FP16), {}, None),
         ((UNKNOWN,), {"c": Mode.FP16}, Mode.FP16),
         ((replace(UNKNOWN, pending=True),), {}, Mode.BF16),
+        ((replace(UNKNOWN, pending=True),), {"c": Mode.FP16}, Mode.FP16),
         ((replace(FP16, crashing=True), FP32), {}, Mode.FP32),
         ((replace(FP16, backing_off=True), FP32), {}, Mode.FP32),
         ((replace(FP16, terminating=True),), {}, Mode.BF16),
@@ -174,6 +181,7 @@ UNKNOWN = pod("c", hot=False, started_mode=None)
         "one of two is not known",
         "its process says it",
         "what has not started trains in nothing",
+        "what says so has started, though its pod lags",
         "what crashes trains in nothing",
         "what waits in back-off trains in nothing",
         "what leaves trains in nothing soon",

@@ -224,6 +224,10 @@ def test_a_late_pod_that_cannot_be_ended_from_here_says_why(
     assert blocked(view, 1000.0, away) is None
 
 
+def test_a_kubelet_that_answers_is_given_its_time_to_end_a_pod() -> None:
+    assert blocked(replace(GOING, grace_seconds=1.0), GOING.gone_by + FORCED_SECONDS, ()) is None
+
+
 def test_an_emergency_gives_a_pod_that_takes_its_time_one_second_and_does_so_once() -> None:
     world = restart_only(1)
     world.unreachable = {"old-00"}

@@ -17,7 +17,7 @@ from precision_operator.api.spec import PolicyEnforcement, PolicySpec
 from precision_operator.api.state import Failing, Phase, Restart, Suspension
 from precision_operator.core.actions import Notify
 from precision_operator.core.evidence.readings import Ok, good_range, judge
-from precision_operator.core.model import Observation, PodSignals, PodView, RunsOn
+from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, RunsOn
 from precision_operator.core.observer import RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
 from precision_operator.reasons import Cause, Reason
@@ -100,6 +100,7 @@ def test_a_fleet_whose_window_reaches_back_into_a_rollback_is_decided_anew() -> 
         {"failing": (Failing("apps/Deployment/hot-0", Signal.MEMORY, Severity.P3, 1.0),)},
         {"mitigations": (replace(WINDOW, result=MitigationResult.MITIGATED),)},
         {"restarts": {"apps/Deployment/literal": Restart(1, 1.0)}},
+        {"no_data_since": 1.0},
         {"suspensions": {"batch/Job/job": Suspension("uid", 1, 1.0)}},
     ],
     ids=lambda going_on: next(iter(going_on)),
@@ -207,8 +208,9 @@ def test_samples_that_grow_old_are_decided_on() -> None:
         lambda signals: replace(signals, sampled_at=None),
         lambda signals: replace(signals, sampled_at=signals.sampled_at - 31.0),
         lambda signals: replace(signals, values={**signals.values, Signal.DIVERGENCE: float("nan")}),
+        lambda signals: replace(signals, values={**signals.values, Signal.FAILURES: 0.9}),
     ],
-    ids=["steps are no number", "no acknowledgement", "older than half a window", "a loss is no number"],
+    ids=["steps are no number", "no acknowledgement", "older than half a window", "a loss is no number", "runs fail"],
 )
 def test_a_fleet_of_which_a_reading_is_not_good_does_not_rest(change: Callable[[PodSignals], PodSignals]) -> None:
     world, rest = resting(promoted(evaluation={**FAST["evaluation"], "window": "60s"}))
@@ -226,8 +228,22 @@ def test_the_range_of_good_values_is_what_is_judged_so(signal: Signal) -> None:
             assert (low <= value <= high) is isinstance(judge(criterion, value, failing=False), Ok), value
 
 
-def test_without_a_reading_nothing_rests() -> None:
+@pytest.mark.parametrize(
+    "lost",
+    [lambda _: None, lambda read: replace(read, errors={"speed": Cause(Reason.METRICS_UNAVAILABLE, "refused")})],
+    ids=["nothing was read", "a query has failed"],
+)
+def test_without_a_whole_reading_nothing_rests(lost: Callable[[Evaluation], Evaluation | None]) -> None:
     world, rest = resting()
-    unread = replace(rest.seen.observation, evaluation=None)
+    assert rest.seen.observation.evaluation is not None
+    unread = replace(rest.seen.observation, evaluation=lost(rest.seen.observation.evaluation))
     assert rest_of(replace(rest.seen, observation=unread)) is None
     assert again(rest, unread, world.now) is None
+
+
+def test_a_fleet_rests_on_samples_as_old_as_its_criteria_believe() -> None:
+    _, rest = resting(promoted(evaluation={**FAST["evaluation"], "window": "60s"}))
+    seen = rest.seen.observation
+    assert seen.evaluation is not None
+    old = seen.evaluation.at - 30.0
+    assert rest_of(replace(rest.seen, observation=reporting(seen, lambda s: replace(s, sampled_at=old)))) is not None
