@@ -385,6 +385,31 @@ def test_what_is_held_keeps_its_places_and_is_not_among_those_that_were_not_move
     assert first not in {w.name for w in facts.fleet.unmoved}
 
 
+def test_the_next_step_takes_no_more_pods_of_what_is_held() -> None:
+    world = replicas(6, evaluation={**FAST["evaluation"], "onNoData": "Rollback", "noDataLimit": "30s"})
+    world.add("b", pods=6)
+    world.world_sizes["b"] = 1
+    paused(world)
+    held = next(name for name in ("a", "b") if asked(world, name))
+    share = world.state.shares[key(held)]
+    world.unobservable |= {pod.name for pod in pods(world, held)}
+    until(world, lambda w: w.state.held_keys)
+    world.unobservable.clear()
+    at_next_step(paused(world))
+    assert (world.state.shares[key(held)], asked(world, held)) == (share, set())
+
+
+def test_what_was_found_in_the_target_joins_as_a_whole_once_it_is_watched_and_no_pod_of_it_is_put_back() -> None:
+    world = replicas(6)
+    world.add("found", pods=4, mode=Mode.FP16)
+    world.world_sizes["found"], world.unobservable = 1, {"found"}
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    world.unobservable = set()
+    at_next_step(paused(world), passes=3)
+    assert key("found") in world.state.members
+    assert (len(asked(world, "found")), key("found") in world.state.shares) == (4, False)
+
+
 def test_a_guarded_fleet_keeps_to_its_last_step_as_pods_come() -> None:
     world = replicas(4, strategy={"steps": [{"setWeight": 50}]})
     until(world, lambda w: w.state.phase is Phase.HEALTHY)
