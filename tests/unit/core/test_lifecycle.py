@@ -10,6 +10,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
+from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase, Restart
 from precision_operator.core.actions import DeleteAssignment, DeletePod, RequestPod
 from precision_operator.core.lifecycle import continued, lost
@@ -167,7 +168,7 @@ def test_of_a_rollback_by_canary_only_the_canary_is_held() -> None:
     world.delete_policy()
     world.run(10)
     assert (held_names(world), world.really_in(Mode.FP32)) == (first, first)
-    assert (world.state.phase, world.state.canary) == (Phase.HELD, ())
+    assert (world.state.phase, world.state.canary, world.state.comparison) == (Phase.HELD, (), None)
 
 
 def test_nothing_is_promoted_and_no_command_is_followed_without_the_policy() -> None:
@@ -328,13 +329,20 @@ def test_a_command_that_was_carried_out_under_one_policy_is_not_again_under_the_
     assert continued(policy(uid="another"), state).commands == state.commands
 
 
-def test_a_suspended_policy_takes_over_nothing_before_it_is_resumed() -> None:
+@pytest.mark.parametrize(
+    ("idle", "resumed"),
+    [({"suspend": True}, {"suspend": False}), ({"enforcement": "Observe"}, {"enforcement": PolicyEnforcement.ENFORCE})],
+    ids=["suspended", "observing"],
+)
+def test_a_policy_that_does_nothing_takes_over_nothing_before_it_is_resumed(
+    idle: dict[str, object], resumed: dict[str, object]
+) -> None:
     world = progressing()
     before = world.state
-    again(world, suspend=True).run(3)
+    again(world, **idle).run(3)
     assert (world.state.phase, world.state.policy_uid) == (before.phase, before.policy_uid)
     assert (world.state.generation, world.state.modes) == (before.generation, before.modes)
-    respec(world, suspend=False)
+    respec(world, **resumed)
     world.step()
     assert (world.state.policy_uid, world.state.step_index) == ("another", 0)
 

@@ -49,6 +49,7 @@ def test_the_next_step_of_a_rollout_under_way_is_announced_once_its_evidence_is_
     respec(world, enforcement=PolicyEnforcement.OBSERVE)
     world.step(1.0)
     assert (world.summary.reason, world.state.phase) == ("Observing", Phase.PROGRESSING)
+    assert condition(world, "Progressing").status == "False"
     until(world, lambda w: w.summary.reason == "WouldAct", seconds=15.0)
     assert condition(world, "WouldAct").message.startswith("would promote: step 2 of 3")
     assert (world.state.phase, world.state.step_index) == (Phase.PROGRESSING, 0)
@@ -175,3 +176,14 @@ def test_a_command_changes_nothing_while_a_policy_observes(command: str) -> None
     world.run(5)
     assert (world.modes, world.state.phase) == (before, Phase.HEALTHY)
     assert Mode.FP16 in {mode for mode, _ in before.values()}
+
+
+def test_a_lost_record_of_a_policy_that_only_observed_is_no_reason_to_hold_anybody_once_it_is_deleted() -> None:
+    world = promoted()
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    world.lose_assignment()
+    world.run(3)
+    before = world.really_in(Mode.FP16)
+    world.delete_policy()
+    world.run(3)
+    assert (world.gone, world.really_in(Mode.FP16)) == (True, before)
