@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.world import World
+from precision_operator.api.assignment import RESERVE_BYTES, fleet_bytes
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery
@@ -16,7 +17,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.model import PodSignals, PodView, Request
 from precision_operator.core.progress import observed_mode
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import NAN, answer, change, fleet, held_names, promoted, until
+from tests.support.fleets import NAN, answer, change, condition, fleet, held_names, promoted, until
 from tests.support.views import key, literal, pod, reported
 
 
@@ -256,6 +257,32 @@ def test_a_pod_joins_without_the_others_of_its_workload_only_where_it_can_be_ask
     observation = replace(seen, evaluation=replace(seen.evaluation, pods={one.name: signals}))
     found = derive_facts(world.policy, world.state, observation, world.now)
     assert not found.fleet.may_join(replace(one, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("older_seconds", "watched"), [(0.0, True), (0.1, False)])
+def test_a_pod_is_watched_while_its_newest_sample_is_no_older_than_the_policy_believes(
+    older_seconds: float, watched: bool
+) -> None:
+    world = fleet()
+    (one,), seen = world.workloads["hot-0"].pods, world.observe()
+    assert seen.evaluation is not None
+    sampled_at = world.now - world.policy.spec.evaluation.max_sample_age_seconds - older_seconds
+    signals = replace(seen.evaluation.pods[one.name], sampled_at=sampled_at)
+    observation = replace(seen, evaluation=replace(seen.evaluation, pods={one.name: signals}))
+    found = derive_facts(world.policy, world.state, observation, world.now).fleet
+    assert found.is_watched(replace(one, created_at=0.0)) is watched
+
+
+@pytest.mark.parametrize(("missing_bytes", "accepted"), [(0, ("True", "Accepted")), (1, ("False", "FleetTooLarge"))])
+def test_a_fleet_is_accepted_as_long_as_its_assignment_fits(
+    monkeypatch: pytest.MonkeyPatch, missing_bytes: int, accepted: tuple[str, str]
+) -> None:
+    world = fleet()
+    room = fleet_bytes(map(key, world.workloads)) - missing_bytes
+    monkeypatch.setattr("precision_operator.core.facts.OBJECT_LIMIT_BYTES", RESERVE_BYTES + room)
+    world.step()
+    found = condition(world, "Accepted")
+    assert (found.status, found.reason) == accepted
 
 
 def test_a_halt_is_named_before_the_pause_of_a_policy() -> None:

@@ -13,9 +13,11 @@ from precision_operator.api.gain import Gain, Measured
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec
+from precision_operator.api.state import Phase
 from precision_operator.core.evidence.assessment import assess
 from precision_operator.core.gain import LARGEST_RATIO, LONGEST_SECONDS, gain
 from precision_operator.core.model import Evaluation, PodSignals, PodView, RunsOn, WorkloadView
+from tests.support.fleets import NAN, promoted, until
 from tests.support.views import pod, reported, workload
 
 SPEC = PolicySpec()
@@ -139,6 +141,14 @@ def test_a_signal_that_is_asked_in_other_words_is_not_relative_to_the_own_baseli
 def test_a_signal_that_is_switched_off_is_unknown() -> None:
     criteria = tuple(replace(c, enabled=c.signal is not Signal.SPEED) for c in SPEC.criteria)
     assert found([one("a")], reported(a=trains()), replace(SPEC, criteria=criteria)).known == {"memory", "loss"}
+
+
+def test_a_fleet_shows_what_it_has_gained_until_it_is_rolled_back() -> None:
+    world = promoted()
+    assert world.summary.gain is not None
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK)
+    assert world.summary.gain is None
 
 
 def test_nothing_was_read_or_nobody_trains_in_the_target() -> None:
