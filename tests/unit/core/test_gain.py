@@ -74,6 +74,7 @@ def test_a_pod_on_a_cpu_saves_hours_of_its_own_and_no_memory() -> None:
     gained = found([one("a", gpus=0)], reported(a=trains(on=ON_CPU, memory=0.0)))
     assert (gained.cpu_hours, gained.cpu_rate) == (Measured(round(10 / 3, 2), 1), 0.5)
     assert (gained.gpu_hours, gained.gpu_rate, gained.memory) == (None, None, None)
+    assert gained.compared == 1
 
 
 @pytest.mark.parametrize("gpus", [0, None])
@@ -89,9 +90,12 @@ def test_of_a_workload_whose_pods_have_gpus_only_in_part_no_hours_are_known(gpus
     assert found([mixed], reported(a=trains(on=ON_CPU), b=trains(on=ON_CPU))).known == {"speed", "memory", "loss"}
 
 
-@pytest.mark.parametrize("ratio", [1 / LARGEST_RATIO, LARGEST_RATIO])
-def test_a_speed_at_the_limit_of_what_is_believed_is_believed(ratio: float) -> None:
-    assert found([one("a")], reported(a=trains(speed=ratio))).speed == Measured(ratio, 1)
+@pytest.mark.parametrize(
+    ("ratio", "believed"),
+    [(1 / LARGEST_RATIO, True), (LARGEST_RATIO, True), (0.99 / LARGEST_RATIO, False), (1.01 * LARGEST_RATIO, False)],
+)
+def test_a_speed_is_believed_within_its_limits(ratio: float, believed: bool) -> None:
+    assert found([one("a")], reported(a=trains(speed=ratio))).speed == (Measured(ratio, 1) if believed else None)
 
 
 def test_who_has_just_begun_is_known_to_have_saved_nothing_yet() -> None:

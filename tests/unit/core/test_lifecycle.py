@@ -10,8 +10,9 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
-from precision_operator.api.spec import PolicyEnforcement
-from precision_operator.api.state import Phase, Restart
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import PolicyEnforcement, Severity
+from precision_operator.api.state import Failing, Phase, Restart
 from precision_operator.core.actions import DeleteAssignment, DeletePod, RequestPod
 from precision_operator.core.lifecycle import continued, lost
 from tests.support.fleets import (
@@ -327,6 +328,11 @@ def test_a_policy_that_goes_again_before_it_began_leaves_the_same_behind() -> No
 def test_a_command_that_was_carried_out_under_one_policy_is_not_again_under_the_next() -> None:
     state = replace(promoted().state, commands={"precision.genesis.ai/retry": 5})
     assert continued(policy(uid="another"), state).commands == state.commands
+
+
+def test_a_breach_is_counted_from_the_beginning_under_the_next_policy() -> None:
+    breach = Failing(key("hot-0"), Signal.OVERFLOW, Severity.P1, 1.0)
+    assert continued(policy(uid="another"), replace(promoted().state, failing=(breach,))).failing == ()
 
 
 @pytest.mark.parametrize(

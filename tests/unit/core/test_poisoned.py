@@ -130,6 +130,17 @@ def test_a_trainer_that_ignores_its_rewind_stays_named_when_another_rollout_begi
     assert condition(world, "WeightsSuspect").message.startswith("hot-1: a loss was not finite")
 
 
+def test_weights_that_no_rewind_reaches_are_suspect_at_once() -> None:
+    world = fleet(delivery="NewOnly", strategy={"steps": [{"setWeight": 100}]})
+    world.run(2)
+    for name in world.workloads:
+        world.replace_pods(name)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+    world.bad = {"hot-1": NAN}
+    until(world, lambda w: w.state.held)
+    assert condition(world, "WeightsSuspect").message.startswith("hot-1: ")
+
+
 def test_poisoned_weights_are_not_forgotten_while_the_metrics_cannot_be_read() -> None:
     world = promoted(**TWICE)
     world.bad = {"hot-1": NAN}

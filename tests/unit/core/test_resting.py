@@ -50,8 +50,15 @@ def reporting(seen: Observation, change: Callable[[PodSignals], PodSignals]) -> 
         lambda world: setattr(world, "everywhere", {Signal.FAILURES: float("nan")}),
         lambda world: setattr(world, "everywhere", {Signal.MEMORY: 7.0}),
         lambda world: setattr(world, "restart_slots", 0),
+        lambda world: setattr(world, "now", world.now + 0.0004),
     ],
-    ids=["other good values", "no run has ended", "a signal that is switched off", "slots of others"],
+    ids=[
+        "other good values",
+        "no run has ended",
+        "a signal that is switched off",
+        "slots of others",
+        "less than a millisecond",
+    ],
 )
 def test_it_goes_on_with_what_changes_no_decision(change: Callable[[World], None]) -> None:
     world, rest = resting(promoted(criteria={"memory": {"enabled": False}}))
@@ -119,8 +126,11 @@ def test_a_policy_that_takes_places_of_a_promotion_does_not_rest() -> None:
 
 def test_a_pass_that_writes_is_followed_by_a_decision() -> None:
     _, rest = resting()
-    writes = replace(rest.seen.decision, actions=(Notify(Reason.MEMORY_TOO_SMALL, "hot-0"),))
-    assert rest_of(replace(rest.seen, decision=writes)) is None
+    seen = rest.seen
+    acts = replace(seen.decision, actions=(Notify(Reason.MEMORY_TOO_SMALL, "hot-0"),))
+    records = replace(seen.decision, state=replace(seen.before, generation=seen.before.generation + 1))
+    assert rest_of(replace(seen, decision=acts)) is None
+    assert rest_of(replace(seen, decision=records)) is None
 
 
 @pytest.mark.parametrize(

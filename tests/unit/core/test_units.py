@@ -189,10 +189,12 @@ def test_a_fleet_of_nothing_else_does_not_begin() -> None:
     assert condition(world, "Accepted").status == "False"
 
 
-def test_a_single_pod_that_only_a_restart_moves_is_one_unit() -> None:
+@pytest.mark.parametrize("says", [{}, {"x": 1, "y": 1}], ids=["unknown", "alone"])
+def test_a_single_pod_that_only_a_restart_moves_is_one_unit(says: dict[str, int]) -> None:
     world = World(policy(**{**FAST, "unit": "Pod", "strategy": {"steps": [{"setWeight": 50}, {"pause": {}}]}}))
     for name in ("x", "y"):
         world.add(name, hot=False)
+    world.world_sizes = says
     world.run(4)
     assert len(world.state.members) == 1
 
