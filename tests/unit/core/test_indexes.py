@@ -49,6 +49,20 @@ def test_a_share_is_rounded_down_and_is_one_at_least_as_it_is_of_hot_pods() -> N
     assert moved(paused(fleet(count=14))) == {0, 1}
 
 
+def test_a_step_waits_for_as_many_new_pods_as_it_moves_and_not_for_the_rest() -> None:
+    until(fleet(), lambda w: w.state.phase is Phase.PAUSED, passes=20)
+
+
+def test_a_step_may_take_all_indexes_of_a_workload() -> None:
+    world = fleet(count=2, strategy={"steps": [{"setWeight": 75}, {"pause": {}}, {"setWeight": 100}]})
+    world.add("b", hot=False, pods=2)
+    world.number("b")
+    world.in_order.add("b")
+    world.world_sizes["b"] = 1
+    paused(world)
+    assert sorted([moved(world), moved(world, "b")], key=len) == [{0}, {0, 1}]
+
+
 def test_a_promotion_evicts_the_pods_alone_whose_index_changes() -> None:
     world = paused(fleet())
     before = {pod.uid for pod in world.workloads["a"].pods if pod.index in {0, 1, 5, 6, 7, 8, 9}}
