@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
@@ -59,8 +60,24 @@ def test_a_step_may_take_all_indexes_of_a_workload() -> None:
     world.number("b")
     world.in_order.add("b")
     world.world_sizes["b"] = 1
-    paused(world)
-    assert sorted([moved(world), moved(world, "b")], key=len) == [{0}, {0, 1}]
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    assert sorted(world.state.indexes.values()) == [1, 2]
+
+
+def test_a_workload_takes_no_more_places_than_it_has_indexes() -> None:
+    world = fleet(count=2, strategy={"steps": [{"setWeight": 80}, {"pause": {}}, {"setWeight": 100}]})
+    for name in ("b", "c", "d", "e"):
+        world.add(name, hot=False)
+        world.unobservable.add(name)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    assert world.state.indexes == {key("a"): 2}
+
+
+def test_steps_count_indexes_whether_their_pods_run_or_not() -> None:
+    world = paused(fleet())
+    world.room["a"] = Room.QUOTA
+    change(world, "a", pods=world.workloads["a"].pods[:-1])
+    assert at_next_step(world).state.indexes == {key("a"): 5}
 
 
 def test_a_promotion_evicts_the_pods_alone_whose_index_changes() -> None:
