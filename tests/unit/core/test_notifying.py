@@ -216,8 +216,9 @@ def flood(now: float) -> State:
     return replace(rolling(escalated=True, predicted_seconds=9e6, decided_at=now), conditions=tuple(since))
 
 
-def test_a_failure_does_not_wait_behind_a_dozen_harmless_messages() -> None:
-    told = [Notified("InvestigationBegun", f"{n}-overflow", NOW - 60.0 * n) for n in range(MOST_AN_HOUR)]
+@pytest.mark.parametrize("kind", ["InvestigationBegun", "KindOfTheFuture"])
+def test_a_failure_does_not_wait_behind_a_dozen_harmless_messages(kind: str) -> None:
+    told = [Notified(kind, f"{n}-overflow", NOW - 60.0 * n) for n in range(MOST_AN_HOUR)]
     state, _ = STANDS["WeightsSuspect"]
     assert [found.due_at for found in owed(state, told, NOW)] == [NOW]
     state, _ = STANDS["ApprovalWanted"]

@@ -9,6 +9,7 @@ import pytest
 from lab.model.policies import FAST
 from lab.model.world import World
 from precision_operator.api.choices import Severity
+from precision_operator.api.drill import DrillResult
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.mitigation import MitigationResult
 from precision_operator.api.signal_records import SIGNALS
@@ -22,7 +23,7 @@ from precision_operator.core.observer import RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
 from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import answer, held, promoted, until
-from tests.support.standing_calls import WINDOW
+from tests.support.standing_calls import DRILL, WINDOW
 
 
 def resting(world: World | None = None) -> tuple[World, Rest]:
@@ -108,6 +109,7 @@ def test_a_fleet_whose_window_reaches_back_into_a_rollback_is_decided_anew() -> 
         {"mitigations": (replace(WINDOW, result=MitigationResult.MITIGATED),)},
         {"restarts": {"apps/Deployment/literal": Restart(1, 1.0)}},
         {"no_data_since": 1.0},
+        {"last_drill": replace(DRILL, result=DrillResult.RUNNING)},
         {"suspensions": {"batch/Job/job": Suspension("uid", 1, 1.0)}},
     ],
     ids=lambda going_on: next(iter(going_on)),
