@@ -146,6 +146,7 @@ def test_a_workload_that_is_assigned_reduced_precision_is_guarded_though_it_is_n
     world.state = replace(world.state, members=())
     assert {w.name for w, _ in facts(world).fleet.residual} == set(world.workloads)
     assert {v.workload.name for v in facts(world).verdicts} == set(world.workloads)
+    assert facts(world).fleet.moved_count == len(world.workloads), "a share of the fleet is of them too"
     world.scale("hot-0", 0)
     assert "hot-0" not in {w.name for w, _ in facts(world).fleet.residual}
     new_only = replace(world.policy, spec=replace(world.policy.spec, delivery=Delivery.NEW_ONLY))

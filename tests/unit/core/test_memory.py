@@ -8,7 +8,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, OnMemoryShortage, RollbackSpec
-from precision_operator.api.state import Phase, Restart, State
+from precision_operator.api.state import HeldWorkload, Phase, Restart, State
 from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.memory import BF16_BYTES, fallback_in_bf16, shortage_events
 from precision_operator.core.model import PodSignals, RestartBy
@@ -171,11 +171,24 @@ def test_who_follows_a_canary_goes_to_bf16_where_it_lacks_memory_and_the_canary_
     assert canary
 
 
-@pytest.mark.parametrize(("mode", "chosen"), [(Mode.FP16, True), (Mode.BF16, False), (Mode.FP32, False)])
-def test_who_trains_in_another_mode_than_fp16_would_not_be_held_in_bf16(mode: Mode, chosen: bool) -> None:
+@pytest.mark.parametrize(
+    ("mode", "delivery", "is_held", "chosen"),
+    [
+        (Mode.FP16, Delivery.HOT, False, True),
+        (Mode.BF16, Delivery.HOT, False, False),
+        (Mode.FP32, Delivery.HOT, False, False),
+        (Mode.FP16, Delivery.RESTART, False, False),
+        (Mode.BF16, Delivery.HOT, True, True),
+        (Mode.FP32, Delivery.HOT, True, False),
+    ],
+)
+def test_of_what_lacks_memory_bf16_is_for_what_would_flip_from_fp16_and_for_what_is_held_in_it(
+    mode: Mode, delivery: Delivery, is_held: bool, chosen: bool
+) -> None:
     one, crowded = workload(), reported(p=PodSignals(fp32_shortage_bytes=1e9))
-    rules, state = RollbackSpec(on_memory_shortage=OnMemoryShortage.BF16), State(modes={one.key: mode})
-    assert bool(fallback_in_bf16(rules, Mode.FP32, state, crowded, ((one, Delivery.HOT),))) is chosen
+    held = (HeldWorkload(one.key, "LossDiverged", 0.0),) if is_held else ()
+    state, rules = State(modes={one.key: mode}, held=held), RollbackSpec(on_memory_shortage=OnMemoryShortage.BF16)
+    assert bool(fallback_in_bf16(rules, Mode.FP32, state, crowded, ((one, delivery),))) is chosen
 
 
 def test_as_many_go_to_bf16_as_the_assignment_has_room_to_remember() -> None:
