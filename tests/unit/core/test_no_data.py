@@ -1,5 +1,7 @@
 """Metrics that stay away where the policy rolls back for that: each workload for its own silence, while it is watched."""
 
+from dataclasses import replace
+
 import pytest
 
 from lab.model.policies import FAST, policy
@@ -123,6 +125,17 @@ def test_silence_is_remembered_only_where_the_policy_acts_on_it() -> None:
     world.run(3)
     assert world.state.silent == {}
     assert world.state.no_data_since is not None
+
+
+@pytest.mark.parametrize(("times", "since"), [(SILENCES_LIMIT, 1450.0), (SILENCES_LIMIT + 1, 1500.0)])
+def test_beyond_so_many_times_of_silences_the_next_one_lies_on_a_grid_and_is_not_early(
+    times: int, since: float
+) -> None:
+    world = promoted(evaluation={**RULES, "noDataLimit": "50m"})
+    world.state = replace(world.state, silent={f"apps/Deployment/{n}": 1000.0 + n for n in range(times)})
+    world.unobservable = {"hot-1"}
+    assert world.now == 1450.0
+    assert world.step().state.silent == {"apps/Deployment/hot-1": since}
 
 
 @pytest.mark.slow

@@ -215,6 +215,7 @@ def test_a_pod_is_late_when_its_grace_is_over_or_patience_is(
         (GOING, ("n",), Cause(Reason.NODE_UNREACHABLE, "n")),
         (replace(GOING, finalizer="acme.io/keep"), ("n",), Cause(Reason.FOREIGN_FINALIZER, "acme.io/keep")),
         (replace(GOING, grace_seconds=1.0), (), Cause(Reason.NOT_TERMINATED, "on n")),
+        (replace(GOING, grace_seconds=2.0), (), None),
     ],
 )
 def test_a_late_pod_that_cannot_be_ended_from_here_says_why(

@@ -401,6 +401,16 @@ def test_the_next_step_takes_no_more_pods_of_what_is_held() -> None:
     assert (world.state.shares[key(held)], asked(world, held)) == (share, set())
 
 
+def test_pods_that_were_not_asked_yet_keep_their_places() -> None:
+    world = replicas()
+    world.add("b", pods=10)
+    world.world_sizes["b"] = 1
+    first = world.decide()
+    world.commit(first)
+    second = world.decide()
+    assert first.state.shares == second.state.shares
+
+
 def test_what_was_found_in_the_target_joins_as_a_whole_once_it_is_watched_and_no_pod_of_it_is_put_back() -> None:
     world = replicas(6)
     world.add("found", pods=4, mode=Mode.FP16)
