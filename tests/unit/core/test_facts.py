@@ -17,7 +17,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.model import PodSignals, PodView, Request
 from precision_operator.core.progress import observed_mode
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import NAN, answer, change, condition, fleet, held_names, promoted, until
+from tests.support.fleets import NAN, answer, change, condition, fleet, held_names, promoted, respec, until
 from tests.support.views import key, literal, pod, reported
 
 
@@ -284,6 +284,12 @@ def test_a_fleet_is_accepted_as_long_as_its_assignment_fits(
     world.step()
     found = condition(world, "Accepted")
     assert (found.status, found.reason) == accepted
+
+
+def test_members_are_wanted_in_the_old_target_until_the_new_one_is_taken_up() -> None:
+    world = promoted()
+    respec(world, target=Mode.BF16)
+    assert facts(world).wanted(world.workloads["hot-0"]) is Mode.FP16
 
 
 def test_a_halt_is_named_before_the_pause_of_a_policy() -> None:

@@ -138,6 +138,18 @@ def test_beyond_so_many_times_of_silences_the_next_one_lies_on_a_grid_and_is_not
     assert world.step().state.silent == {"apps/Deployment/hot-1": since}
 
 
+def test_a_silence_is_remembered_to_the_millisecond_as_its_record_keeps_it() -> None:
+    world = promoted(evaluation=RULES)
+    world.now, world.unobservable = world.now + 0.0004, {"hot-1"}
+    assert world.step().state.silent == {"apps/Deployment/hot-1": 1450.0}
+
+
+def test_who_is_no_member_is_not_taken_back_for_its_silence() -> None:
+    world = promoted(evaluation=RULES)
+    world.state, world.unobservable = replace(world.state, members=()), {"hot-1"}
+    assert world.step().state.silent == {}
+
+
 @pytest.mark.slow
 def test_a_fleet_that_falls_silent_one_by_one_needs_few_times_and_nobody_is_taken_back_early() -> None:
     rules = {**RULES, "noDataLimit": "30m", "interval": "1s", "window": "30s"}
