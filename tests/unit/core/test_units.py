@@ -199,6 +199,13 @@ def test_a_single_pod_that_only_a_restart_moves_is_one_unit(says: dict[str, int]
     assert len(world.state.members) == 1
 
 
+def test_who_has_moved_as_a_whole_takes_no_further_place_of_the_next_step() -> None:
+    world = World(policy(**{**FAST, "unit": "Pod", "strategy": STEPS}))
+    for name in ("w", "x", "y", "z"):
+        world.add(name, hot=False)
+    assert len(at_next_step(paused(world)).state.members) == 2
+
+
 def test_what_was_moved_before_the_unit_changed_is_still_taken_back_by_a_restart() -> None:
     world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}))
     world.add("literal", hot=False, pods=3)
