@@ -28,6 +28,7 @@ from tests.support.fleets import (
     until,
 )
 from tests.support.rollbacks import by_canary, canary_of, compared
+from tests.support.standing_calls import WINDOW
 from tests.support.views import key, keys
 
 EVERYBODY: AbstractSet[str] = frozenset({*(f"hot-{index}" for index in range(5)), "literal"})
@@ -160,6 +161,16 @@ def test_one_that_was_rolled_back_alone_and_has_not_acknowledged_is_followed_wit
     world.run(30)
     assert (world.really_in(Mode.FP32), world.restarts.get("hot-2")) == ({"hot-2"}, 1)
     assert world.restarts == {"literal": 1, "hot-2": 1}
+
+
+def test_of_a_rollout_that_was_taken_back_only_what_had_moved_is_held() -> None:
+    world = progressing()
+    moved = world.really_in(Mode.FP16)
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    world.delete_policy()
+    world.run(3)
+    assert held_names(world) == moved
 
 
 def test_of_a_rollback_by_canary_only_the_canary_is_held() -> None:
@@ -424,10 +435,11 @@ def test_what_is_left_behind_is_only_of_what_is_held() -> None:
         contested=frozenset({other}),
         indexes={other: 2},
         index_mode=Mode.FP16,
+        mitigations=(replace(WINDOW, key=other),),
         restarts={one: begun, other: begun},
     )
     world.delete_policy()
     state = world.decide().state
     assert (held_names(world), state.reason) == ({"hot-2"}, "PolicyDeleted")
     assert (state.contested, dict(state.indexes), state.index_mode) == (frozenset(), {}, None)
-    assert other not in state.restarts
+    assert (other in state.restarts, state.mitigations) == (False, ())
