@@ -206,6 +206,15 @@ def test_who_has_moved_as_a_whole_takes_no_further_place_of_the_next_step() -> N
     assert len(at_next_step(paused(world)).state.members) == 2
 
 
+def test_a_single_pod_that_has_moved_takes_no_further_place_though_it_says_no_more_that_it_trains_alone() -> None:
+    world = paused(replicas(1, strategy={"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 80}]}))
+    for name in ("b", "c", "d", "e"):
+        world.add(name)
+        world.world_sizes[name] = 1
+    del world.world_sizes["a"]
+    assert len(at_next_step(world).state.members) == 4
+
+
 def test_what_was_moved_before_the_unit_changed_is_still_taken_back_by_a_restart() -> None:
     world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}))
     world.add("literal", hot=False, pods=3)
