@@ -160,6 +160,8 @@ def test_one_that_was_rolled_back_alone_and_has_not_acknowledged_is_followed_wit
     world.delete_policy()
     world.run(30)
     assert (world.really_in(Mode.FP32), world.restarts.get("hot-2")) == ({"hot-2"}, 1)
+    assert world.state.incident is not None
+    assert world.state.incident.last_ack_at is not None
     assert world.restarts == {"literal": 1, "hot-2": 1}
 
 

@@ -196,7 +196,7 @@ def test_a_single_pod_that_only_a_restart_moves_is_one_unit(says: dict[str, int]
         world.add(name, hot=False)
     world.world_sizes = says
     world.run(4)
-    assert len(world.state.members) == 1
+    assert (len(world.state.members), condition(world, "Accepted").reason) == (1, "Accepted")
 
 
 def test_who_has_moved_as_a_whole_takes_no_further_place_of_the_next_step() -> None:
