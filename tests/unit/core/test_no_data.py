@@ -10,6 +10,7 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import SILENCES_LIMIT
 from tests.support.fleets import NAN, answer, fleet, held_names, incident_of, member_names, phase_of, promoted, until
 
@@ -142,6 +143,14 @@ def test_a_silence_is_remembered_to_the_millisecond_as_its_record_keeps_it() -> 
     world = promoted(evaluation=RULES)
     world.now, world.unobservable = world.now + 0.0004, {"hot-1"}
     assert world.step().state.silent == {"apps/Deployment/hot-1": 1450.0}
+
+
+@pytest.mark.parametrize(("phase", "counted"), [(Phase.HEALTHY, True), (Phase.ROLLING_BACK, False)])
+def test_a_silence_counts_only_while_the_fleet_does_not_go_back_anyway(phase: Phase, counted: bool) -> None:
+    world = promoted(evaluation=RULES)
+    world.state, world.unobservable = replace(world.state, phase=phase), {"hot-1"}
+    found = derive_facts(world.policy, world.state, world.observe(), world.now)
+    assert bool(found.silent) is counted
 
 
 def test_who_is_no_member_is_not_taken_back_for_its_silence() -> None:
