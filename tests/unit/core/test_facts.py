@@ -286,6 +286,17 @@ def test_a_fleet_is_accepted_as_long_as_its_assignment_fits(
     assert (found.status, found.reason) == accepted
 
 
+def test_the_part_of_a_workload_that_moves_is_complete_with_its_own_pods() -> None:
+    world = fleet(unit="Pod")
+    world.add("two", pods=2)
+    world.world_sizes["two"] = 1
+    world.state = replace(world.state, shares={key("two"): 1})
+    found = facts(world).fleet
+    part = found.part(world.workloads["two"])
+    assert (len(part.pods), part.replicas) == (1, 1)
+    assert found.asked_part((part, Delivery.HOT))[0].pods == (), "it is not judged before it is asked"
+
+
 def test_members_are_wanted_in_the_old_target_until_the_new_one_is_taken_up() -> None:
     world = promoted()
     respec(world, target=Mode.BF16)
