@@ -109,8 +109,10 @@ def _saved(
         if places is None:
             return None, None
         work = signals.fp32_work_seconds
-        worked = worked and work is not None and 0 <= work <= LONGEST_SECONDS
-        hours += places * (work or 0.0) / HOUR_SECONDS
+        if work is not None and 0 <= work <= LONGEST_SECONDS:
+            hours += places * work / HOUR_SECONDS
+        else:
+            worked = False
         rate += places
     return hours * (1.0 - 1.0 / speed) if worked else None, rate * (speed - 1.0)
 

@@ -57,7 +57,7 @@ def without_policy(facts: Facts) -> Outcome | None:
     state = facts.state
     if state.fallback is None and state.phase is Phase.HELD:  # reduced already
         return _keep(facts, replace(state, deletable=not state.suspensions))
-    if state.phase is Phase.ROLLING_BACK and not state.by_canary and state.incident is not None:
+    if state.phase is Phase.ROLLING_BACK and not state.by_canary:
         return rolling_back(facts)
     held = _held(facts)
     if not held or not state.hold_on_delete or not state.enforce:

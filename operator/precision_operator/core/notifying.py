@@ -49,20 +49,21 @@ def owed(state: State, notified: Iterable[Notified], now: float) -> tuple[Owed, 
         now: seconds since the epoch.
     """
     known = {(entry.topic, entry.occasion): entry for entry in notified}
-    of_the_hour = [entry for entry in known.values() if entry.at > now - HOUR_SECONDS]
-    lately = {urgent: sorted(e.at for e in of_the_hour if _is_urgent(e.topic) is urgent) for urgent in (True, False)}
+    told_at = {
+        urgent: sorted(e.at for e in known.values() if _is_urgent(e.topic) is urgent) for urgent in (True, False)
+    }
     newest: dict[str, float] = {}
     for topic, _ in known:
         newest[topic] = max(e.at for e in known.values() if e.topic == topic)
     found: list[Owed] = []
-    taken = {urgent: count(len(times)) for urgent, times in lately.items()}
+    taken = {urgent: count(len(times)) for urgent, times in told_at.items()}
     for call in calls(state, now):
         entry = known.get((call.topic, call.occasion))
         if entry is None:
             # Bounded, for the clock may have been set back since.
             quiet_until = min(newest.get(call.topic, now - QUIET_SECONDS), now) + QUIET_SECONDS
             urgent = _is_urgent(call.topic)
-            found.append(Owed(call, 0, max(now, quiet_until, _room_at(lately[urgent], next(taken[urgent]), now))))
+            found.append(Owed(call, 0, max(now, quiet_until, _room_at(told_at[urgent], next(taken[urgent]), now))))
         elif call.kind.escalates and entry.level < len(ESCALATE_SECONDS):
             found.append(Owed(call, entry.level + 1, max(now, entry.at + ESCALATE_SECONDS[entry.level])))
     return tuple(found)
@@ -73,12 +74,12 @@ def _is_urgent(topic: str) -> bool:
     return kind is not None and kind.tone is Tone.FAILURE
 
 
-def _room_at(lately: list[float], taken: int, now: float) -> float:
-    """When there is room in the hour for one more, where so many are taken."""
+def _room_at(told_at: list[float], taken: int, now: float) -> float:
+    """When there is room in the hour for one more, where so many are taken; it may have been there before now."""
     if taken < MOST_AN_HOUR:
         return now
     waits_for = taken - MOST_AN_HOUR
-    return min(lately[waits_for], now) + HOUR_SECONDS if waits_for < len(lately) else now + HOUR_SECONDS
+    return min(told_at[waits_for], now) + HOUR_SECONDS if waits_for < len(told_at) else now + HOUR_SECONDS
 
 
 def remembered(state: State, sent: Iterable[Notified], now: float) -> tuple[Notified, ...]:

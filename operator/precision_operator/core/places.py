@@ -161,7 +161,7 @@ class Places:
         """Names for the indexes that may join, where all of them can be watched; which do, their number alone says."""
         if workload.key not in self.fleet.watched:
             return ()
-        return [f"{workload.key}/{index}" for index in range(share, min(workload.indexes, share + max(places, 0)))]
+        return [f"{workload.key}/{index}" for index in range(share, min(workload.indexes, share + places))]
 
     def _is_single(self, workload: WorkloadView, delivery: Delivery) -> bool:
         """It has one pod: one that changes hot joins as a pod, where it is known to train alone."""

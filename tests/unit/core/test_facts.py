@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.world import World
+from precision_operator.api.assignment import RESERVE_BYTES, fleet_bytes
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery
@@ -16,7 +17,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.model import PodSignals, PodView, Request
 from precision_operator.core.progress import observed_mode
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import NAN, answer, change, fleet, held_names, promoted, until
+from tests.support.fleets import NAN, answer, change, condition, fleet, held_names, promoted, respec, until
 from tests.support.views import key, literal, pod, reported
 
 
@@ -83,6 +84,12 @@ def test_what_the_window_still_reaches_is_not_known_before_the_metrics_have_been
     unread = replace(world.observe(), evaluation=None)
     assert [h.name for h in decide(world.policy, world.state, unread, world.now).state.held] == ["hot-2"]
     assert world.decide().state.held == ()
+
+
+def test_how_long_something_has_stood_is_known_before_the_metrics_have_been_read() -> None:
+    world = fleet()
+    unread = replace(world.observe(), evaluation=None)
+    assert derive_facts(world.policy, world.state, unread, world.now).stood_seconds(world.now - 60.0) == 60.0
 
 
 def test_who_crashes_while_it_is_moved_has_failed_though_its_last_samples_still_show_the_old_precision() -> None:
@@ -165,6 +172,7 @@ def test_a_workload_that_is_assigned_reduced_precision_is_guarded_though_it_is_n
     world.state = replace(world.state, members=())
     assert {w.name for w, _ in facts(world).fleet.residual} == set(world.workloads)
     assert {v.workload.name for v in facts(world).verdicts} == set(world.workloads)
+    assert facts(world).fleet.moved_count == len(world.workloads), "a share of the fleet is of them too"
     world.scale("hot-0", 0)
     assert "hot-0" not in {w.name for w, _ in facts(world).fleet.residual}
     new_only = replace(world.policy, spec=replace(world.policy.spec, delivery=Delivery.NEW_ONLY))
@@ -186,6 +194,7 @@ UNKNOWN = pod("c", hot=False, started_mode=None)
         ((UNKNOWN, FP16), {}, None),
         ((UNKNOWN,), {"c": Mode.FP16}, Mode.FP16),
         ((replace(UNKNOWN, pending=True),), {}, Mode.BF16),
+        ((replace(UNKNOWN, pending=True),), {"c": Mode.FP16}, Mode.FP16),
         ((replace(FP16, crashing=True), FP32), {}, Mode.FP32),
         ((replace(FP16, backing_off=True), FP32), {}, Mode.FP32),
         ((replace(FP16, terminating=True),), {}, Mode.BF16),
@@ -200,6 +209,7 @@ UNKNOWN = pod("c", hot=False, started_mode=None)
         "one of two is not known",
         "its process says it",
         "what has not started trains in nothing",
+        "what says so has started, though its pod lags",
         "what crashes trains in nothing",
         "what waits in back-off trains in nothing",
         "what leaves trains in nothing soon",
@@ -274,6 +284,49 @@ def test_a_pod_joins_without_the_others_of_its_workload_only_where_it_can_be_ask
     observation = replace(seen, evaluation=replace(seen.evaluation, pods={one.name: signals}))
     found = derive_facts(world.policy, world.state, observation, world.now)
     assert not found.fleet.may_join(replace(one, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("older_seconds", "watched"), [(0.0, True), (0.1, False)])
+def test_a_pod_is_watched_while_its_newest_sample_is_no_older_than_the_policy_believes(
+    older_seconds: float, watched: bool
+) -> None:
+    world = fleet()
+    (one,), seen = world.workloads["hot-0"].pods, world.observe()
+    assert seen.evaluation is not None
+    sampled_at = world.now - world.policy.spec.evaluation.max_sample_age_seconds - older_seconds
+    signals = replace(seen.evaluation.pods[one.name], sampled_at=sampled_at)
+    observation = replace(seen, evaluation=replace(seen.evaluation, pods={one.name: signals}))
+    found = derive_facts(world.policy, world.state, observation, world.now).fleet
+    assert found.is_watched(replace(one, created_at=0.0)) is watched
+
+
+@pytest.mark.parametrize(("missing_bytes", "accepted"), [(0, ("True", "Accepted")), (1, ("False", "FleetTooLarge"))])
+def test_a_fleet_is_accepted_as_long_as_its_assignment_fits(
+    monkeypatch: pytest.MonkeyPatch, missing_bytes: int, accepted: tuple[str, str]
+) -> None:
+    world = fleet()
+    room = fleet_bytes(map(key, world.workloads)) - missing_bytes
+    monkeypatch.setattr("precision_operator.core.facts.OBJECT_LIMIT_BYTES", RESERVE_BYTES + room)
+    world.step()
+    found = condition(world, "Accepted")
+    assert (found.status, found.reason) == accepted
+
+
+def test_the_part_of_a_workload_that_moves_is_complete_with_its_own_pods() -> None:
+    world = fleet(unit="Pod")
+    world.add("two", pods=2)
+    world.world_sizes["two"] = 1
+    world.state = replace(world.state, shares={key("two"): 1})
+    found = facts(world).fleet
+    part = found.part(world.workloads["two"])
+    assert (len(part.pods), part.replicas) == (1, 1)
+    assert found.asked_part((part, Delivery.HOT))[0].pods == (), "it is not judged before it is asked"
+
+
+def test_members_are_wanted_in_the_old_target_until_the_new_one_is_taken_up() -> None:
+    world = promoted()
+    respec(world, target=Mode.BF16)
+    assert facts(world).wanted(world.workloads["hot-0"]) is Mode.FP16
 
 
 def test_a_halt_is_named_before_the_pause_of_a_policy() -> None:

@@ -13,9 +13,11 @@ from precision_operator.api.gain import Gain, Measured
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec
+from precision_operator.api.state import Phase
 from precision_operator.core.evidence.assessment import assess
 from precision_operator.core.gain import LARGEST_RATIO, LONGEST_SECONDS, gain
 from precision_operator.core.model import Evaluation, PodSignals, PodView, RunsOn, WorkloadView
+from tests.support.fleets import NAN, promoted, until
 from tests.support.views import pod, reported, workload
 
 SPEC = PolicySpec()
@@ -72,6 +74,7 @@ def test_a_pod_on_a_cpu_saves_hours_of_its_own_and_no_memory() -> None:
     gained = found([one("a", gpus=0)], reported(a=trains(on=ON_CPU, memory=0.0)))
     assert (gained.cpu_hours, gained.cpu_rate) == (Measured(round(10 / 3, 2), 1), 0.5)
     assert (gained.gpu_hours, gained.gpu_rate, gained.memory) == (None, None, None)
+    assert gained.compared == 1
 
 
 @pytest.mark.parametrize("gpus", [0, None])
@@ -85,6 +88,18 @@ def test_on_a_gpu_that_is_not_counted_no_hours_are_saved(gpus: int | None) -> No
 def test_of_a_workload_whose_pods_have_gpus_only_in_part_no_hours_are_known(gpus: tuple[int, int]) -> None:
     mixed = workload("a", pods=(pod("a", gpus=gpus[0]), pod("b", gpus=gpus[1])))
     assert found([mixed], reported(a=trains(on=ON_CPU), b=trains(on=ON_CPU))).known == {"speed", "memory", "loss"}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "believed"),
+    [(1 / LARGEST_RATIO, True), (LARGEST_RATIO, True), (0.99 / LARGEST_RATIO, False), (1.01 * LARGEST_RATIO, False)],
+)
+def test_a_speed_is_believed_within_its_limits(ratio: float, believed: bool) -> None:
+    assert found([one("a")], reported(a=trains(speed=ratio))).speed == (Measured(ratio, 1) if believed else None)
+
+
+def test_who_has_just_begun_is_known_to_have_saved_nothing_yet() -> None:
+    assert found([one("a")], reported(a=trains(work=0.0))).gpu_hours == Measured(0.0, 1)
 
 
 @pytest.mark.parametrize("work", [None, -1.0, 2 * LONGEST_SECONDS])
@@ -110,7 +125,10 @@ def test_the_worst_pod_counts_and_a_silent_one_makes_its_workload_unknown() -> N
 
 @pytest.mark.parametrize("mode", [Mode.FP32, None])
 def test_what_does_not_train_in_reduced_precision_has_gained_nothing_that_is_known(mode: Mode | None) -> None:
-    assert found([one("a")], reported(a=replace(trains(), mode=mode))).compared == 0
+    pair = workload("a", pods=(pod("a", gpus=1), pod("b", gpus=1)))
+    other = replace(trains(), mode=mode)
+    assert found([one("a")], reported(a=other)).compared == 0
+    assert found([pair], reported(a=trains(), b=other)).compared == 0
 
 
 def test_a_breach_is_a_measured_value() -> None:
@@ -127,6 +145,14 @@ def test_a_signal_that_is_asked_in_other_words_is_not_relative_to_the_own_baseli
 def test_a_signal_that_is_switched_off_is_unknown() -> None:
     criteria = tuple(replace(c, enabled=c.signal is not Signal.SPEED) for c in SPEC.criteria)
     assert found([one("a")], reported(a=trains()), replace(SPEC, criteria=criteria)).known == {"memory", "loss"}
+
+
+def test_a_fleet_shows_what_it_has_gained_until_it_is_rolled_back() -> None:
+    world = promoted()
+    assert world.summary.gain is not None
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK)
+    assert world.summary.gain is None
 
 
 def test_nothing_was_read_or_nobody_trains_in_the_target() -> None:

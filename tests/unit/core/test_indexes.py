@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
@@ -55,6 +56,36 @@ def test_a_step_moves_its_share_of_what_is_found_in_a_safer_mode_than_the_fallba
 def test_a_share_is_rounded_down_and_is_one_at_least_as_it_is_of_hot_pods() -> None:
     assert moved(paused(fleet(count=3))) == {0}
     assert moved(paused(fleet(count=14))) == {0, 1}
+
+
+def test_a_step_waits_for_as_many_new_pods_as_it_moves_and_not_for_the_rest() -> None:
+    until(fleet(), lambda w: w.state.phase is Phase.PAUSED, passes=20)
+
+
+def test_a_step_may_take_all_indexes_of_a_workload() -> None:
+    world = fleet(count=2, strategy={"steps": [{"setWeight": 75}, {"pause": {}}, {"setWeight": 100}]})
+    world.add("b", hot=False, pods=2)
+    world.number("b")
+    world.in_order.add("b")
+    world.world_sizes["b"] = 1
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    assert sorted(world.state.indexes.values()) == [1, 2]
+
+
+def test_a_workload_takes_no_more_places_than_it_has_indexes() -> None:
+    world = fleet(count=2, strategy={"steps": [{"setWeight": 80}, {"pause": {}}, {"setWeight": 100}]})
+    for name in ("b", "c", "d", "e"):
+        world.add(name, hot=False)
+        world.unobservable.add(name)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    assert world.state.indexes == {key("a"): 2}
+
+
+def test_steps_count_indexes_whether_their_pods_run_or_not() -> None:
+    world = paused(fleet())
+    world.room["a"] = Room.QUOTA
+    change(world, "a", pods=world.workloads["a"].pods[:-1])
+    assert at_next_step(world).state.indexes == {key("a"): 5}
 
 
 def test_a_promotion_evicts_the_pods_alone_whose_index_changes() -> None:

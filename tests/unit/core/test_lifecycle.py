@@ -10,9 +10,10 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
+from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase, Restart
 from precision_operator.core.actions import DeleteAssignment, DeletePod, RequestPod
-from precision_operator.core.lifecycle import continued, lost
+from precision_operator.core.lifecycle import lost
 from tests.support.fleets import (
     NAN,
     OVERFLOWS,
@@ -27,6 +28,7 @@ from tests.support.fleets import (
     until,
 )
 from tests.support.rollbacks import by_canary, canary_of, compared
+from tests.support.standing_calls import WINDOW
 from tests.support.views import key, keys
 
 EVERYBODY: AbstractSet[str] = frozenset({*(f"hot-{index}" for index in range(5)), "literal"})
@@ -158,16 +160,30 @@ def test_one_that_was_rolled_back_alone_and_has_not_acknowledged_is_followed_wit
     world.delete_policy()
     world.run(30)
     assert (world.really_in(Mode.FP32), world.restarts.get("hot-2")) == ({"hot-2"}, 1)
+    assert world.state.incident is not None
+    assert world.state.incident.last_ack_at is not None
     assert world.restarts == {"literal": 1, "hot-2": 1}
+
+
+def test_of_a_rollout_that_was_taken_back_only_what_had_moved_is_held() -> None:
+    world = progressing()
+    moved = world.really_in(Mode.FP16)
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    world.delete_policy()
+    world.run(3)
+    assert held_names(world) == moved
 
 
 def test_of_a_rollback_by_canary_only_the_canary_is_held() -> None:
     world = canary()
     first = canary_of(world)
+    world.state = replace(world.state, reason="CanaryNoDifference")
     world.delete_policy()
     world.run(10)
     assert (held_names(world), world.really_in(Mode.FP32)) == (first, first)
-    assert (world.state.phase, world.state.canary) == (Phase.HELD, ())
+    assert {h.reason for h in world.state.held} == {"OverflowRateHigh"}, "not what the canary has shown"
+    assert (world.state.phase, world.state.canary, world.state.comparison) == (Phase.HELD, (), None)
 
 
 def test_nothing_is_promoted_and_no_command_is_followed_without_the_policy() -> None:
@@ -323,26 +339,22 @@ def test_a_policy_that_goes_again_before_it_began_leaves_the_same_behind() -> No
     assert world.state.phase is Phase.HELD
 
 
-def test_a_command_that_was_carried_out_under_one_policy_is_not_again_under_the_next() -> None:
-    state = replace(promoted().state, commands={"precision.genesis.ai/retry": 5})
-    assert continued(policy(uid="another"), state).commands == state.commands
-
-
-def test_a_suspended_policy_takes_over_nothing_before_it_is_resumed() -> None:
+@pytest.mark.parametrize(
+    ("idle", "resumed"),
+    [({"suspend": True}, {"suspend": False}), ({"enforcement": "Observe"}, {"enforcement": PolicyEnforcement.ENFORCE})],
+    ids=["suspended", "observing"],
+)
+def test_a_policy_that_does_nothing_takes_over_nothing_before_it_is_resumed(
+    idle: dict[str, object], resumed: dict[str, object]
+) -> None:
     world = progressing()
     before = world.state
-    again(world, suspend=True).run(3)
+    again(world, **idle).run(3)
     assert (world.state.phase, world.state.policy_uid) == (before.phase, before.policy_uid)
     assert (world.state.generation, world.state.modes) == (before.generation, before.modes)
-    respec(world, suspend=False)
+    respec(world, **resumed)
     world.step()
     assert (world.state.policy_uid, world.state.step_index) == ("another", 0)
-
-
-def test_the_same_policy_continues_as_it_was() -> None:
-    state = promoted().state
-    assert continued(policy(), state) is state
-    assert continued(policy(uid="another"), replace(state, policy_uid="")).phase is state.phase
 
 
 def test_a_lost_assignment_is_made_anew_with_every_workload_in_the_fallback() -> None:
@@ -425,10 +437,11 @@ def test_what_is_left_behind_is_only_of_what_is_held() -> None:
         contested=frozenset({other}),
         indexes={other: 2},
         index_mode=Mode.FP16,
+        mitigations=(replace(WINDOW, key=other),),
         restarts={one: begun, other: begun},
     )
     world.delete_policy()
     state = world.decide().state
     assert (held_names(world), state.reason) == ({"hot-2"}, "PolicyDeleted")
     assert (state.contested, dict(state.indexes), state.index_mode) == (frozenset(), {}, None)
-    assert other not in state.restarts
+    assert (other in state.restarts, state.mitigations) == (False, ())

@@ -8,7 +8,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, OnMemoryShortage, RollbackSpec
-from precision_operator.api.state import Phase, Restart, State
+from precision_operator.api.state import HeldWorkload, Phase, Restart, State
 from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.memory import BF16_BYTES, fallback_in_bf16, shortage_events
 from precision_operator.core.model import PodSignals, RestartBy
@@ -83,6 +83,13 @@ def test_what_only_a_restart_moves_is_not_said_to_be_restarted_for_its_memory() 
     assert said.message.startswith("FP32 needs more device memory than hot have left: restarted")
 
 
+def test_of_what_nothing_makes_anew_only_what_lacks_memory_is_said_to_run_out_of_it() -> None:
+    both = tuple(workload(name, pods=(pod(name),), restart_by=RestartBy.NEVER) for name in ("crowded", "roomy"))
+    in_fp16 = State(modes=dict.fromkeys((w.key for w in both), Mode.FP16))
+    (said,) = shortage_events(both, reported(crowded=PodSignals(fp32_shortage_bytes=1e9)), in_fp16, State())
+    assert said.message.startswith("FP32 needs more device memory than crowded have left: nothing restarts them")
+
+
 ALLOWED = {"rollback": {"onMemoryShortage": "BF16"}}
 
 
@@ -140,6 +147,8 @@ def test_who_is_in_fp32_is_never_raised_to_bf16() -> None:
 def test_what_nothing_makes_anew_goes_to_bf16_where_that_is_allowed() -> None:
     world = fleet(**ALLOWED)
     change(world, "crowded", restart_by=RestartBy.NEVER, no_restart="a bare pod")
+    (said,) = (a.message for a in world.step().actions if isinstance(a, Notify) and a.reason == "MemoryTooSmall")
+    assert "go to BF16" in said
     until(world, lambda w: w.state.phase is Phase.HELD)
     assert (world.restarts, world.really_in(Mode.BF16)) == ({}, {"crowded"})
 
@@ -160,6 +169,26 @@ def test_who_follows_a_canary_goes_to_bf16_where_it_lacks_memory_and_the_canary_
     until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0)
     assert world.really_in(Mode.BF16) == world.crowded - canary
     assert canary
+
+
+@pytest.mark.parametrize(
+    ("mode", "delivery", "is_held", "chosen"),
+    [
+        (Mode.FP16, Delivery.HOT, False, True),
+        (Mode.BF16, Delivery.HOT, False, False),
+        (Mode.FP32, Delivery.HOT, False, False),
+        (Mode.FP16, Delivery.RESTART, False, False),
+        (Mode.BF16, Delivery.HOT, True, True),
+        (Mode.FP32, Delivery.HOT, True, False),
+    ],
+)
+def test_of_what_lacks_memory_bf16_is_for_what_would_flip_from_fp16_and_for_what_is_held_in_it(
+    mode: Mode, delivery: Delivery, is_held: bool, chosen: bool
+) -> None:
+    one, crowded = workload(), reported(p=PodSignals(fp32_shortage_bytes=1e9))
+    held = (HeldWorkload(one.key, "LossDiverged", 0.0),) if is_held else ()
+    state, rules = State(modes={one.key: mode}, held=held), RollbackSpec(on_memory_shortage=OnMemoryShortage.BF16)
+    assert bool(fallback_in_bf16(rules, Mode.FP32, state, crowded, ((one, delivery),))) is chosen
 
 
 def test_as_many_go_to_bf16_as_the_assignment_has_room_to_remember() -> None:

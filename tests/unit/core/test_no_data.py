@@ -1,5 +1,7 @@
 """Metrics that stay away where the policy rolls back for that: each workload for its own silence, while it is watched."""
 
+from dataclasses import replace
+
 import pytest
 
 from lab.model.policies import FAST, policy
@@ -8,6 +10,7 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import SILENCES_LIMIT
 from tests.support.fleets import NAN, answer, fleet, held_names, incident_of, member_names, phase_of, promoted, until
 
@@ -123,6 +126,37 @@ def test_silence_is_remembered_only_where_the_policy_acts_on_it() -> None:
     world.run(3)
     assert world.state.silent == {}
     assert world.state.no_data_since is not None
+
+
+@pytest.mark.parametrize(("times", "since"), [(SILENCES_LIMIT, 1450.0), (SILENCES_LIMIT + 1, 1500.0)])
+def test_beyond_so_many_times_of_silences_the_next_one_lies_on_a_grid_and_is_not_early(
+    times: int, since: float
+) -> None:
+    world = promoted(evaluation={**RULES, "noDataLimit": "50m"})
+    world.state = replace(world.state, silent={f"apps/Deployment/{n}": 1000.0 + n for n in range(times)})
+    world.unobservable = {"hot-1"}
+    assert world.now == 1450.0
+    assert world.step().state.silent == {"apps/Deployment/hot-1": since}
+
+
+def test_a_silence_is_remembered_to_the_millisecond_as_its_record_keeps_it() -> None:
+    world = promoted(evaluation=RULES)
+    world.now, world.unobservable = world.now + 0.0004, {"hot-1"}
+    assert world.step().state.silent == {"apps/Deployment/hot-1": 1450.0}
+
+
+@pytest.mark.parametrize(("phase", "counted"), [(Phase.HEALTHY, True), (Phase.ROLLING_BACK, False)])
+def test_a_silence_counts_only_while_the_fleet_does_not_go_back_anyway(phase: Phase, counted: bool) -> None:
+    world = promoted(evaluation=RULES)
+    world.state, world.unobservable = replace(world.state, phase=phase), {"hot-1"}
+    found = derive_facts(world.policy, world.state, world.observe(), world.now)
+    assert bool(found.silent) is counted
+
+
+def test_who_is_no_member_is_not_taken_back_for_its_silence() -> None:
+    world = promoted(evaluation=RULES)
+    world.state, world.unobservable = replace(world.state, members=()), {"hot-1"}
+    assert world.step().state.silent == {}
 
 
 @pytest.mark.slow

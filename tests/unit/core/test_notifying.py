@@ -108,11 +108,29 @@ def test_a_new_leader_owes_what_stands_though_it_saw_no_edge_and_nothing_that_wa
     assert remembered(known, (), NOW + 7 * HOUR_SECONDS) == known.notified, "what stands is remembered however long"
 
 
+@pytest.mark.parametrize(
+    ("topic", "occasion", "kept"),
+    [
+        ("ApprovalWanted", "transition-4", True),
+        ("RolloutHeld", "transition-4-ProgressDeadlineExceeded", True),
+        ("RolloutHeld", "transition-3-ProgressDeadlineExceeded", False),
+        ("ApprovalWanted", "transition-41", False),
+        ("CauseNotPrecision", "transition-4", False),
+    ],
+)
+def test_only_what_comes_and_goes_in_this_very_step_is_remembered_after_an_hour_in_which_it_did_not_stand(
+    topic: str, occasion: str, kept: bool
+) -> None:
+    told = Notified(topic, occasion, NOW - 2 * HOUR_SECONDS)
+    assert remembered(State(transition_id=4, notified=(told,)), (), NOW) == ((told,) if kept else ())
+
+
 def test_the_next_step_is_another_approval() -> None:
     state, _ = STANDS["ApprovalWanted"]
     told = [found.notified(NOW) for found in owed(state, (), NOW)]
+    told.append(Notified("InvestigationBegun", "1-overflow", NOW + QUIET_SECONDS))
     (again,) = owed(replace(state, transition_id=6), told, NOW + QUIET_SECONDS)
-    assert again.due_at == NOW + QUIET_SECONDS
+    assert again.due_at == NOW + QUIET_SECONDS, "other topics do not delay it"
 
 
 @pytest.mark.parametrize(("minutes", "held"), [(2, 0), (8, 1)], ids=["one look", "for some minutes"])
@@ -198,8 +216,9 @@ def flood(now: float) -> State:
     return replace(rolling(escalated=True, predicted_seconds=9e6, decided_at=now), conditions=tuple(since))
 
 
-def test_a_failure_does_not_wait_behind_a_dozen_harmless_messages() -> None:
-    told = [Notified("InvestigationBegun", f"{n}-overflow", NOW - 60.0 * n) for n in range(MOST_AN_HOUR)]
+@pytest.mark.parametrize("kind", ["InvestigationBegun", "KindOfTheFuture"])
+def test_a_failure_does_not_wait_behind_a_dozen_harmless_messages(kind: str) -> None:
+    told = [Notified(kind, f"{n}-overflow", NOW - 60.0 * n) for n in range(MOST_AN_HOUR)]
     state, _ = STANDS["WeightsSuspect"]
     assert [found.due_at for found in owed(state, told, NOW)] == [NOW]
     state, _ = STANDS["ApprovalWanted"]

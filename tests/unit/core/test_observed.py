@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lab.model.policies import FAST
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import PolicyEnforcement
-from precision_operator.api.state import Phase
+from precision_operator.api.spec import PolicyEnforcement, Severity
+from precision_operator.api.state import Failing, Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.decide import Decision
-from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, moving, promoted, respec, until
+from precision_operator.core.derive import derive_facts
+from precision_operator.core.observed import observed
+from precision_operator.core.outcome import Outcome
+from precision_operator.reasons import Reason
+from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, moving, promoted, respec, rolling_back, until
 from tests.support.views import key
 
 
@@ -43,6 +49,7 @@ def test_the_next_step_of_a_rollout_under_way_is_announced_once_its_evidence_is_
     respec(world, enforcement=PolicyEnforcement.OBSERVE)
     world.step(1.0)
     assert (world.summary.reason, world.state.phase) == ("Observing", Phase.PROGRESSING)
+    assert condition(world, "Progressing").status == "False"
     until(world, lambda w: w.summary.reason == "WouldAct", seconds=15.0)
     assert condition(world, "WouldAct").message.startswith("would promote: step 2 of 3")
     assert (world.state.phase, world.state.step_index) == (Phase.PROGRESSING, 0)
@@ -55,6 +62,26 @@ def test_a_rollback_of_nobody_in_particular_is_told_as_one_of_the_fleet() -> Non
     respec(world, enforcement=PolicyEnforcement.OBSERVE)
     until(world, lambda w: w.summary.reason == "WouldAct", seconds=15.0)
     assert condition(world, "WouldAct").message.endswith(", for NoData in the fleet")
+
+
+def test_those_that_were_too_many_to_list_have_no_name_in_what_would_be_done() -> None:
+    world = promoted()
+    found = derive_facts(world.policy, world.state, world.observe(), world.now)
+    failing = tuple(Failing(of, Signal.OVERFLOW, Severity.P1, world.now) for of in (key("hot-0"), ""))
+    after = replace(world.state, phase=Phase.ROLLING_BACK, reason=Reason.OVERFLOW_RATE_HIGH)
+    would = observed(replace(found, failing=failing), Outcome(after)).would
+    assert would is not None
+    assert would.message.endswith(", for OverflowRateHigh in hot-0")
+
+
+def test_of_a_rollback_under_way_only_its_end_is_told() -> None:
+    world = rolling_back()
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    world.run(2)
+    assert (world.summary.reason, condition(world, "WouldAct").status) == ("Observing", "False")
+    world.unresponsive = set()
+    until(world, lambda w: w.summary.reason == "WouldAct")
+    assert world.summary.message.startswith("would go to Held: ")
 
 
 def test_what_waits_says_for_what_it_would_wait() -> None:
@@ -75,7 +102,7 @@ def test_a_breach_is_reported_and_the_fleet_stays_as_it_is() -> None:
     world.bad = dict.fromkeys(world.workloads, NAN)
     told = [event for _ in range(5) for event in events(world.step())]
     assert [reason for reason, _ in told] == ["WouldAct"]
-    assert told[0][1].startswith("would roll back (Emergency, P0), for ")
+    assert told[0][1].startswith("would roll back (Emergency, P0), for LossNotFinite in hot-0, hot-1, ")
     assert (world.modes, world.writes, world.state.phase) == (before, writes, Phase.HEALTHY)
     assert world.state.failing
 
@@ -149,3 +176,14 @@ def test_a_command_changes_nothing_while_a_policy_observes(command: str) -> None
     world.run(5)
     assert (world.modes, world.state.phase) == (before, Phase.HEALTHY)
     assert Mode.FP16 in {mode for mode, _ in before.values()}
+
+
+def test_a_lost_record_of_a_policy_that_only_observed_is_no_reason_to_hold_anybody_once_it_is_deleted() -> None:
+    world = promoted()
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    world.lose_assignment()
+    world.run(3)
+    before = world.really_in(Mode.FP16)
+    world.delete_policy()
+    world.run(3)
+    assert (world.gone, world.really_in(Mode.FP16)) == (True, before)

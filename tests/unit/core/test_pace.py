@@ -234,6 +234,7 @@ def test_a_pod_is_late_when_its_grace_is_over_or_patience_is(
         (GOING, ("n",), Cause(Reason.NODE_UNREACHABLE, "n")),
         (replace(GOING, finalizer="acme.io/keep"), ("n",), Cause(Reason.FOREIGN_FINALIZER, "acme.io/keep")),
         (replace(GOING, grace_seconds=1.0), (), Cause(Reason.NOT_TERMINATED, "on n")),
+        (replace(GOING, grace_seconds=2.0), (), None),
     ],
 )
 def test_a_late_pod_that_cannot_be_ended_from_here_says_why(
@@ -241,6 +242,10 @@ def test_a_late_pod_that_cannot_be_ended_from_here_says_why(
 ) -> None:
     assert blocked(view, 1001.0 + FORCED_SECONDS, away) == why
     assert blocked(view, 1000.0, away) is None
+
+
+def test_a_kubelet_that_answers_is_given_its_time_to_end_a_pod() -> None:
+    assert blocked(replace(GOING, grace_seconds=1.0), GOING.gone_by + FORCED_SECONDS, ()) is None
 
 
 def test_an_emergency_gives_a_pod_that_takes_its_time_one_second_and_does_so_once() -> None:

@@ -70,6 +70,17 @@ def test_a_workload_that_is_rolled_back_by_itself_for_something_else_is_taken_ba
     assert rewinds(world) == {"hot-1": 1}
 
 
+def test_who_has_gone_back_to_a_healthy_checkpoint_stays_so_when_one_of_its_pods_falls_silent() -> None:
+    world = fleet(**TWICE)
+    world.add("two", pods=2)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
+    world.poisoned = {"two"}
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD and rewinds(w) and not w.state.poisoned, seconds=5.0)
+    world.unobservable = {world.workloads["two"].pods[0].name}
+    assert world.step(5.0).state.poisoned == ()
+
+
 def test_a_loss_that_goes_wrong_in_fp32_long_after_the_rollback_is_nobodys_to_take_back() -> None:
     world = promoted(**TWICE)
     answer(world, "abort")
@@ -128,6 +139,17 @@ def test_a_trainer_that_ignores_its_rewind_stays_named_when_another_rollout_begi
     until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
     assert held_names(world) == {"hot-1"}
     assert condition(world, "WeightsSuspect").message.startswith("hot-1: a loss was not finite")
+
+
+def test_weights_that_no_rewind_reaches_are_suspect_at_once() -> None:
+    world = fleet(delivery="NewOnly", strategy={"steps": [{"setWeight": 100}]})
+    world.run(2)
+    for name in world.workloads:
+        world.replace_pods(name)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+    world.bad = {"hot-1": NAN}
+    until(world, lambda w: w.state.held)
+    assert condition(world, "WeightsSuspect").message.startswith("hot-1: ")
 
 
 def test_poisoned_weights_are_not_forgotten_while_the_metrics_cannot_be_read() -> None:

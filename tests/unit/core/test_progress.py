@@ -16,6 +16,7 @@ from precision_operator.core.progress import (
     pod_acknowledged,
     progress_of,
     resolve_delivery,
+    rewound,
 )
 from precision_operator.core.status.summary import has_acknowledged
 from tests.support.views import keys, literal, pod, reported, workload
@@ -209,6 +210,26 @@ def test_new_pods_only_is_done_at_once_whatever_runs() -> None:
 )
 def test_a_workload_is_complete_when_all_its_pods_have_started(pods: tuple[PodView, ...], expected: bool) -> None:
     assert complete(replace(HOT, replicas=2, pods=pods)) is expected
+
+
+BACK, OTHER = (pod(name, request=Request(7, Mode.FP32, rewind=True)) for name in ("p-0", "p-1"))
+
+
+@pytest.mark.parametrize(
+    ("pods", "evaluation", "expected"),
+    [
+        ((BACK, OTHER), says(Mode.FP32, 7, "p-0", "p-1"), True),
+        ((BACK, OTHER), says(Mode.FP32, 7, "p-0"), False),
+        ((BACK, OTHER), says(Mode.FP32, 6, "p-0", "p-1"), False),
+        ((BACK, NOT_ASKED), says(Mode.FP32, 7, "p-0", "p-1"), False),
+        ((), says(), False),
+    ],
+    ids=["all say so", "one is silent", "they have not got so far", "one was not asked", "none runs"],
+)
+def test_a_workload_has_gone_back_once_every_pod_says_that_it_has(
+    pods: tuple[PodView, ...], evaluation: Evaluation, expected: bool
+) -> None:
+    assert rewound(workload(pods=pods), evaluation) is expected
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from lab.model.policies import FAST
 from lab.model.world import World
 from precision_operator.api.choices import Severity
+from precision_operator.api.drill import DrillResult
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.mitigation import MitigationResult
 from precision_operator.api.signal_records import SIGNALS
@@ -17,12 +18,12 @@ from precision_operator.api.spec import PolicyEnforcement, PolicySpec
 from precision_operator.api.state import Failing, Phase, Restart, Suspension
 from precision_operator.core.actions import Notify
 from precision_operator.core.evidence.readings import Ok, good_range, judge
-from precision_operator.core.model import Observation, PodSignals, PodView, RunsOn
+from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, RunsOn
 from precision_operator.core.observer import RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
 from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import answer, held, promoted, until
-from tests.support.standing_calls import WINDOW
+from tests.support.standing_calls import DRILL, WINDOW
 
 
 def resting(world: World | None = None) -> tuple[World, Rest]:
@@ -50,8 +51,15 @@ def reporting(seen: Observation, change: Callable[[PodSignals], PodSignals]) -> 
         lambda world: setattr(world, "everywhere", {Signal.FAILURES: float("nan")}),
         lambda world: setattr(world, "everywhere", {Signal.MEMORY: 7.0}),
         lambda world: setattr(world, "restart_slots", 0),
+        lambda world: setattr(world, "now", world.now + 0.0004),
     ],
-    ids=["other good values", "no run has ended", "a signal that is switched off", "slots of others"],
+    ids=[
+        "other good values",
+        "no run has ended",
+        "a signal that is switched off",
+        "slots of others",
+        "less than a millisecond",
+    ],
 )
 def test_it_goes_on_with_what_changes_no_decision(change: Callable[[World], None]) -> None:
     world, rest = resting(promoted(criteria={"memory": {"enabled": False}}))
@@ -100,6 +108,8 @@ def test_a_fleet_whose_window_reaches_back_into_a_rollback_is_decided_anew() -> 
         {"failing": (Failing("apps/Deployment/hot-0", Signal.MEMORY, Severity.P3, 1.0),)},
         {"mitigations": (replace(WINDOW, result=MitigationResult.MITIGATED),)},
         {"restarts": {"apps/Deployment/literal": Restart(1, 1.0)}},
+        {"no_data_since": 1.0},
+        {"last_drill": replace(DRILL, result=DrillResult.RUNNING)},
         {"suspensions": {"batch/Job/job": Suspension("uid", 1, 1.0)}},
     ],
     ids=lambda going_on: next(iter(going_on)),
@@ -118,8 +128,11 @@ def test_a_policy_that_takes_places_of_a_promotion_does_not_rest() -> None:
 
 def test_a_pass_that_writes_is_followed_by_a_decision() -> None:
     _, rest = resting()
-    writes = replace(rest.seen.decision, actions=(Notify(Reason.MEMORY_TOO_SMALL, "hot-0"),))
-    assert rest_of(replace(rest.seen, decision=writes)) is None
+    seen = rest.seen
+    acts = replace(seen.decision, actions=(Notify(Reason.MEMORY_TOO_SMALL, "hot-0"),))
+    records = replace(seen.decision, state=replace(seen.before, generation=seen.before.generation + 1))
+    assert rest_of(replace(seen, decision=acts)) is None
+    assert rest_of(replace(seen, decision=records)) is None
 
 
 @pytest.mark.parametrize(
@@ -207,8 +220,9 @@ def test_samples_that_grow_old_are_decided_on() -> None:
         lambda signals: replace(signals, sampled_at=None),
         lambda signals: replace(signals, sampled_at=signals.sampled_at - 31.0),
         lambda signals: replace(signals, values={**signals.values, Signal.DIVERGENCE: float("nan")}),
+        lambda signals: replace(signals, values={**signals.values, Signal.FAILURES: 0.9}),
     ],
-    ids=["steps are no number", "no acknowledgement", "older than half a window", "a loss is no number"],
+    ids=["steps are no number", "no acknowledgement", "older than half a window", "a loss is no number", "runs fail"],
 )
 def test_a_fleet_of_which_a_reading_is_not_good_does_not_rest(change: Callable[[PodSignals], PodSignals]) -> None:
     world, rest = resting(promoted(evaluation={**FAST["evaluation"], "window": "60s"}))
@@ -226,8 +240,22 @@ def test_the_range_of_good_values_is_what_is_judged_so(signal: Signal) -> None:
             assert (low <= value <= high) is isinstance(judge(criterion, value, failing=False), Ok), value
 
 
-def test_without_a_reading_nothing_rests() -> None:
+@pytest.mark.parametrize(
+    "lost",
+    [lambda _: None, lambda read: replace(read, errors={"speed": Cause(Reason.METRICS_UNAVAILABLE, "refused")})],
+    ids=["nothing was read", "a query has failed"],
+)
+def test_without_a_whole_reading_nothing_rests(lost: Callable[[Evaluation], Evaluation | None]) -> None:
     world, rest = resting()
-    unread = replace(rest.seen.observation, evaluation=None)
+    assert rest.seen.observation.evaluation is not None
+    unread = replace(rest.seen.observation, evaluation=lost(rest.seen.observation.evaluation))
     assert rest_of(replace(rest.seen, observation=unread)) is None
     assert again(rest, unread, world.now) is None
+
+
+def test_a_fleet_rests_on_samples_as_old_as_its_criteria_believe() -> None:
+    _, rest = resting(promoted(evaluation={**FAST["evaluation"], "window": "60s"}))
+    seen = rest.seen.observation
+    assert seen.evaluation is not None
+    old = seen.evaluation.at - 30.0
+    assert rest_of(replace(rest.seen, observation=reporting(seen, lambda s: replace(s, sampled_at=old)))) is not None

@@ -10,7 +10,7 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.core.decide import decide
-from tests.support.fleets import NAN, fleet, held_names, member_names, promoted, respec, until
+from tests.support.fleets import NAN, fleet, held_names, member_names, moving, promoted, respec, until
 from tests.support.views import key
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]}
@@ -28,6 +28,15 @@ def test_a_pod_that_is_replaced_while_a_step_waits_starts_in_what_its_step_has_r
     world.run(3)
     assert world.really_in(Mode.FP16) == {name}
     assert other in world.really_in(Mode.FP32)
+
+
+def test_who_was_found_in_another_reduced_precision_does_not_go_before_its_turn() -> None:
+    first = member_names(moving())
+    world = World(policy(**FAST))
+    for name in moving().workloads:
+        world.add(name, mode=Mode.FP32 if name in first else Mode.BF16)
+    world.run(2)
+    assert member_names(world) == first
 
 
 def test_a_rollout_whose_steps_were_shortened_goes_on_from_the_last() -> None:

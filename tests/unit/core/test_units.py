@@ -212,12 +212,30 @@ def test_a_fleet_of_nothing_else_does_not_begin() -> None:
     assert condition(world, "Accepted").status == "False"
 
 
-def test_a_single_pod_that_only_a_restart_moves_is_one_unit() -> None:
+@pytest.mark.parametrize("says", [{}, {"x": 1, "y": 1}], ids=["unknown", "alone"])
+def test_a_single_pod_that_only_a_restart_moves_is_one_unit(says: dict[str, int]) -> None:
     world = World(policy(**{**FAST, "unit": "Pod", "strategy": {"steps": [{"setWeight": 50}, {"pause": {}}]}}))
     for name in ("x", "y"):
         world.add(name, hot=False)
+    world.world_sizes = says
     world.run(4)
-    assert len(world.state.members) == 1
+    assert (len(world.state.members), condition(world, "Accepted").reason) == (1, "Accepted")
+
+
+def test_who_has_moved_as_a_whole_takes_no_further_place_of_the_next_step() -> None:
+    world = World(policy(**{**FAST, "unit": "Pod", "strategy": STEPS}))
+    for name in ("w", "x", "y", "z"):
+        world.add(name, hot=False)
+    assert len(at_next_step(paused(world)).state.members) == 2
+
+
+def test_a_single_pod_that_has_moved_takes_no_further_place_though_it_says_no_more_that_it_trains_alone() -> None:
+    world = paused(replicas(1, strategy={"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 80}]}))
+    for name in ("b", "c", "d", "e"):
+        world.add(name)
+        world.world_sizes[name] = 1
+    del world.world_sizes["a"]
+    assert len(at_next_step(world).state.members) == 4
 
 
 def test_what_was_moved_before_the_unit_changed_is_still_taken_back_by_a_restart() -> None:
@@ -412,6 +430,41 @@ def test_what_is_held_keeps_its_places_and_is_not_among_those_that_were_not_move
     assert (world.state.shares[key(first)], asked(world, first)) == (shares[key(first)], set())
     facts = derive_facts(world.policy, world.state, world.observe(), world.now)
     assert first not in {w.name for w in facts.fleet.unmoved}
+
+
+def test_the_next_step_takes_no_more_pods_of_what_is_held() -> None:
+    world = replicas(6, evaluation={**FAST["evaluation"], "onNoData": "Rollback", "noDataLimit": "30s"})
+    world.add("b", pods=6)
+    world.world_sizes["b"] = 1
+    paused(world)
+    held = next(name for name in ("a", "b") if asked(world, name))
+    share = world.state.shares[key(held)]
+    world.unobservable |= {pod.name for pod in pods(world, held)}
+    until(world, lambda w: w.state.held_keys)
+    world.unobservable.clear()
+    at_next_step(paused(world))
+    assert (world.state.shares[key(held)], asked(world, held)) == (share, set())
+
+
+def test_pods_that_were_not_asked_yet_keep_their_places() -> None:
+    world = replicas()
+    world.add("b", pods=10)
+    world.world_sizes["b"] = 1
+    first = world.decide()
+    world.commit(first)
+    second = world.decide()
+    assert first.state.shares == second.state.shares
+
+
+def test_what_was_found_in_the_target_joins_as_a_whole_once_it_is_watched_and_no_pod_of_it_is_put_back() -> None:
+    world = replicas(6)
+    world.add("found", pods=4, mode=Mode.FP16)
+    world.world_sizes["found"], world.unobservable = 1, {"found"}
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    world.unobservable = set()
+    at_next_step(paused(world), passes=3)
+    assert key("found") in world.state.members
+    assert (len(asked(world, "found")), key("found") in world.state.shares) == (4, False)
 
 
 def test_a_guarded_fleet_keeps_to_its_last_step_as_pods_come() -> None:

@@ -14,7 +14,19 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
 from precision_operator.api.text import names
-from tests.support.fleets import NAN, SLOW, condition, emergency, fleet, promoted, respec, restart_only, until
+from tests.support.fleets import (
+    NAN,
+    SLOW,
+    answer,
+    condition,
+    emergency,
+    fleet,
+    paused,
+    promoted,
+    respec,
+    restart_only,
+    until,
+)
 
 
 def new_only() -> World:
@@ -80,6 +92,18 @@ def test_a_rollback_is_not_over_while_a_process_that_nobody_may_restart_trains_i
     in_fp16 = {name for name in world.workloads if any(mode is Mode.FP16 for mode, _ in world.processes(name))}
     assert in_fp16
     assert names(list(in_fp16)) in condition(world, "Progressing").message
+
+
+def test_a_pod_that_falls_silent_is_not_back_though_it_was_none_of_those_that_had_moved() -> None:
+    world = World(policy(**{**FAST, "unit": "Pod", "strategy": {"steps": [{"setWeight": 20}, {"pause": {}}]}}))
+    world.add("a", pods=10)
+    world.world_sizes["a"] = 1
+    paused(world)
+    still = next(pod.name for pod in world.workloads["a"].pods if pod.effective_mode is not Mode.FP16)
+    world.unobservable = {still}
+    answer(world, "abort")
+    world.run(5)
+    assert (world.state.phase, world.summary.unacknowledged) == (Phase.ROLLING_BACK, ("a",))
 
 
 def test_a_workload_held_alone_has_not_acknowledged_while_nobody_may_restart_it() -> None:
