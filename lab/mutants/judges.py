@@ -27,6 +27,7 @@ TESTS = (
     "tests/unit/controller/test_act.py",
     "tests/unit/controller/test_act_gives_way.py",
     "tests/unit/controller/test_act_restarts.py",
+    "tests/unit/controller/test_basis.py",
     "tests/unit/controller/test_disruptions.py",
     "tests/unit/controller/test_outdated.py",
 )
