@@ -100,8 +100,8 @@ def assigned(facts: Facts, *, escalate: bool = False, force: bool = False) -> tu
         elif key in found:
             desired.append(Desired(workload, facts.state.modes[key], delivery))
         else:
-            due = key in late
-            desired.append(into_fallback(facts, workload, delivery, escalate=escalate and due, force=force and due))
+            due = escalate and key in late
+            desired.append(into_fallback(facts, workload, delivery, escalate=due, force=force))
     return tuple(desired)
 
 
@@ -181,7 +181,7 @@ def _evidence_since(facts: Facts) -> float | None:
     if not good:
         return None
     since, at = facts.state.evidence_since, round(evaluation.at, 3)
-    return since if since is not None and since <= at else at  # a clock that was set back begins it anew
+    return at if since is None else min(since, at)  # a clock that was set back begins it anew
 
 
 def _promote(facts: Facts) -> Outcome:
