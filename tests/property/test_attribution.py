@@ -65,7 +65,9 @@ def test_a_breach_on_one_node_in_a_rollout_is_that_nodes_too() -> None:
     world.run(4)
     assert (world.state.phase, len(world.state.members)) == (Phase.PROGRESSING, 6)
     breach(world, "w0", "w1", "w2")
-    world.run(3)
+    world.step()
+    assert {name for name, what in world.log if what.endswith("rewind")} == {"w0", "w1", "w2"}, "in this very pass"
+    world.run(2)
     assert world.state.phase is Phase.PROGRESSING
     assert {h.name for h in world.state.held} == {"w0", "w1", "w2"}
     assert world.really_in(Mode.FP16) == {"w3", "w4", "w5"}

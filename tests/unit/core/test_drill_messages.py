@@ -153,6 +153,13 @@ def test_a_drill_that_has_failed_says_what_was_missing_and_nothing_else(
     assert of(world).message == f"{why}, after 40 s: all go back to fp16"
 
 
+def test_a_drill_may_pass_in_its_last_moment_and_says_how_long_it_took() -> None:
+    world = in_a_drill()
+    world.now = of(world).deadline_at
+    world.step()
+    assert of(world).message == "1 workloads reported fp32 within 40.0 s, and go back to fp16"
+
+
 @pytest.mark.parametrize(("missing", "half"), [(3, True), (4, False)])
 def test_half_have_answered_when_as_many_have_as_have_not(missing: int, half: bool) -> None:
     world = promoted()

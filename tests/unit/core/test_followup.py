@@ -15,6 +15,7 @@ from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
 from precision_operator.core.model import Request
 from precision_operator.core.rollback.followup import follow, hurry_from
+from precision_operator.reasons import Reason
 from tests.support.fleets import change, promoted
 from tests.support.views import pod
 
@@ -86,6 +87,32 @@ def test_a_process_group_of_which_one_pod_crashes_trains_in_nothing_and_is_waite
     found = facts(world, after=TIMEOUT + 1.0)
     mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
     assert follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).waiting is not None
+
+
+def stuck(world: World, *names: str) -> None:
+    """Each has a pod in FP16 that does not go, beside one that reports FP32."""
+    for name in names:
+        back = pod(f"{name}-back", request=Request(9, Mode.FP32))
+        left = pod(f"{name}-left", request=Request(1, Mode.FP16), terminating=True, gone_by=DECIDED - 900.0, node="n7")
+        world.modes[back.name] = Mode.FP32, 9
+        change(world, name, pods=(back, left))
+
+
+def test_where_only_pods_that_do_not_go_are_missing_nobody_is_restarted_and_three_of_them_are_named() -> None:
+    world = promoted(rollback=RULES)
+    names = ("hot-0", "hot-1", "hot-2", "hot-3")
+    stuck(world, *names)
+    found = facts(world, after=TIMEOUT + 1.0)
+    mine = [(w, d) for w, d in found.movable if w.name in names]
+    incident = replace(INCIDENT, strategy=Strategy.EMERGENCY)
+    followed = follow(found, incident, mine)
+    assert followed.waiting is not None
+    assert (followed.waiting.reason, followed.escalate) == (Reason.BLOCKED, False)
+    assert [name in followed.waiting.message for name in names] == [True, True, True, False]
+    others = [(w, d) for w, d in found.movable if w.name in ("hot-0", "hot-4")]
+    followed = follow(found, incident, others)
+    assert followed.waiting is not None
+    assert (followed.waiting.reason, followed.escalate) == (Reason.AWAITING_ACKNOWLEDGEMENT, True)
 
 
 def test_who_crashes_before_it_was_asked_is_awaited_for_it_may_come_back_in_the_target() -> None:

@@ -94,6 +94,23 @@ def test_what_a_promotion_waits_for_changes_in_the_moment_in_which_the_window_en
     assert waits.reason == reason
 
 
+def test_a_promotion_that_waits_for_several_windows_names_all_of_their_workloads() -> None:
+    world = promoted(rollback={"mitigation": {"overflow": {"window": "10m"}}})
+    found = with_window(world, 300.0)
+    (opened,) = found.state.mitigations
+    both = replace(found.state, mitigations=(opened, replace(opened, key=key("hot-2"))))
+    waits = promotion_waits(replace(found, state=both))
+    assert waits is not None
+    assert waits.message.endswith("(hot-1, hot-2)")
+
+
+@pytest.mark.parametrize("value", [0.25, 0.251])
+def test_overflow_that_the_policy_tolerates_is_spared_after_its_window_too(value: float) -> None:
+    world = promoted(rollback={"mitigation": {"overflow": {"window": "10m", "rollbackAbove": 0.25}}})
+    world.bad = {"hot-1": {Signal.OVERFLOW: value}}
+    assert spared(with_window(world, -1.0), breach()) is (value <= 0.25)
+
+
 @pytest.mark.parametrize(
     ("name", "target", "fallback", "after", "left"),
     [
