@@ -56,6 +56,17 @@ def test_a_breach_on_one_node_rolls_back_its_workloads_and_says_where_and_leaves
     assert "all on node sick, while 3 elsewhere are fine" in incident.message
 
 
+@pytest.mark.parametrize(("minimum", "names"), [(1, ("w0",)), (3, ("w0", "w1"))])
+def test_fewer_than_two_or_than_make_a_fleets_breach_say_nothing_of_their_node(
+    minimum: int, names: tuple[str, ...]
+) -> None:
+    world = healthy(TWO_NODES, rollback={"fleetMinimum": minimum})
+    breach(world, *names)
+    world.run(2)
+    assert world.state.incident is not None
+    assert "elsewhere are fine" not in world.state.incident.message
+
+
 def test_a_breach_on_one_node_in_a_rollout_is_that_nodes_too() -> None:
     steps = {"steps": [{"setWeight": 100}, {"pause": {"duration": "1h"}}]}
     world = World(policy(**{**FAST, "strategy": steps}))

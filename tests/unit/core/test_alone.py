@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from lab.model.policies import FAST, policy
 from lab.model.world import World
+from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.state import Phase
+from precision_operator.api.state import HeldWorkload, Phase
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.model import RestartBy
-from precision_operator.core.rollback.alone import HOLDS_LIMIT
+from precision_operator.core.rollback.alone import HOLDS_LIMIT, hold
+from precision_operator.core.rollback.triggers import Trigger
+from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, SLOW, change, held_names, incident_of, until
 from tests.support.rollbacks import QUICK
+from tests.support.views import key, keys
 
 HOT = tuple(f"hot-{index:02}" for index in range(16))
 PATIENT = {**QUICK, "gradual": {"sustain": "15s"}}
@@ -139,6 +145,26 @@ def test_without_its_policy_too_only_what_has_not_acknowledged_is_restarted() ->
     world.delete_policy()
     world.run(100, 5.0)
     assert world.restarts == {}
+
+
+@pytest.mark.parametrize(
+    ("times", "timeout", "grid_seconds"),
+    [(HOLDS_LIMIT, "90s", 0.5), (HOLDS_LIMIT + 1, "90s", 3.0), (HOLDS_LIMIT + 1, "20s", 1.0)],
+    ids=["as many as are kept", "one more", "one more, with little time to acknowledge"],
+)
+def test_who_may_still_acknowledge_loses_little_of_its_time_where_too_many_times_would_be_kept(
+    times: int, timeout: str, grid_seconds: float
+) -> None:
+    world = healthy(ackTimeout=timeout)
+    world.now = 1_000_000.0
+    long_ago = [HeldWorkload(key(f"gone-{n}"), "LossNotFinite", world.now - 1000.0 * n) for n in range(1, times - 1)]
+    recent = HeldWorkload(key("hot-01"), "LossNotFinite", world.now - 10.5)
+    world.state = replace(world.state, held=(*long_ago, recent))
+    facts = derive_facts(world.policy, world.state, world.observe(), world.now)
+    breach = Trigger(Severity.P0, Scope.WORKLOAD, Reason.NO_DATA, "", keys("hot-00"), world.now, Strategy.EMERGENCY)
+    since = {held.name: held.since for held in hold(facts, breach).held}
+    assert since["hot-01"] == recent.since // grid_seconds * grid_seconds
+    assert since["hot-00"] == world.now // grid_seconds * grid_seconds
 
 
 @pytest.mark.slow

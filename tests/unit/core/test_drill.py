@@ -350,6 +350,7 @@ def test_when_all_were_asked_and_half_had_answered_is_kept_until_the_last_one_ha
     found = of(world)
     assert found.result is DrillResult.PASSED
     assert (found.requested_at, found.half_at) == (before.requested_at, before.half_at)
+    assert found.requested_at is not None
     assert found.half_at is not None
     assert found.ended_at is not None
     assert found.half_at < found.ended_at

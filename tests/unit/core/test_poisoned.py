@@ -139,3 +139,15 @@ def test_poisoned_weights_are_not_forgotten_while_the_metrics_cannot_be_read() -
     world.state = replace(world.state, poisoned=keys("hot-1"))
     unread = replace(world.observe(), evaluation=None)
     assert decide(world.policy, world.state, unread, world.now).state.poisoned == keys("hot-1")
+
+
+def test_a_retry_forgets_whose_weights_were_poisoned() -> None:
+    world = promoted(**TWICE)
+    world.bad = {"hot-1": OVERFLOWS}
+    until(world, lambda w: w.state.held)
+    world.bad = {}
+    world.run(10)
+    world.state = replace(world.state, poisoned=keys("hot-1"))
+    answer(world, "retry")
+    world.step()
+    assert (world.state.held, world.state.poisoned) == ((), ())

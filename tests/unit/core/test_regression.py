@@ -242,6 +242,18 @@ def test_a_promote_that_was_given_before_the_regression_was_shown_is_void() -> N
     assert (world.summary.reason, world.state.step_index) == (Reason.CANARY_REGRESSED, 0)
 
 
+def test_a_regression_says_by_how_much_the_canary_falls_short() -> None:
+    message = looked(worse(rollout()), 20).summary.message
+    assert "do worse than what trains in fp32: a mean shortfall of +0.80 in 10 looks" in message
+
+
+def test_a_regression_is_told_of_once_though_the_policy_is_edited_since() -> None:
+    world = looked(worse(rollout()), 20)
+    world.policy = replace(world.policy, generation=world.policy.generation + 1)
+    told = [action.reason for action in world.step().actions if isinstance(action, Notify)]
+    assert (world.summary.reason, told) == (Reason.CANARY_REGRESSED, [])
+
+
 def test_a_regression_is_not_rolled_back_where_its_severity_is_held() -> None:
     world = looked(worse(rollout(rollback={"strategies": {"P2": "Hold"}}, onRegression="Rollback")), 20)
     assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, Reason.CANARY_REGRESSED)

@@ -101,9 +101,10 @@ def test_only_a_window_that_is_open_moves_a_mild_breachs_deadline_and_never_to_b
 def test_a_milder_breach_that_stands_for_longer_takes_nothing_of_the_time_in_which_a_graver_one_is_answered() -> None:
     rules = {"gradual": {"sustain": "100s"}, "mitigation": {"overflow": {"window": "0s"}}}
     world = promoted(rollback={**rules, "strategies": {"P1": "Gradual"}})
-    world.bad = {"hot-1": MILD, "hot-2": OVERFLOWS}
+    world.bad = {"hot-1": MILD, "hot-2": OVERFLOWS, "hot-3": OVERFLOWS}
     mild = Failing(key("hot-1"), Signal.OVERFLOW, Severity.P2, world.now - 1000.0, count=5)
     grave = Failing(key("hot-2"), Signal.OVERFLOW, Severity.P1, world.now - 110.0, count=5)
-    world.state = replace(world.state, failing=(mild, grave))
+    later = replace(grave, key=key("hot-3"), since=world.now - 105.0)
+    world.state = replace(world.state, failing=(mild, grave, later))
     found = trigger(world)
-    assert (found.severity, found.due_from) == (Severity.P1, world.now - 10.0)
+    assert (found.severity, found.detected_at, found.due_from) == (Severity.P1, world.now - 110.0, world.now - 10.0)
