@@ -9,7 +9,7 @@ import pytest
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.assignment import assignment_to_wire, parse_assignment
-from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
+from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung, mitigation_bytes
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase, State
@@ -146,7 +146,11 @@ def test_an_open_window_of_a_workload_that_nothing_moves_any_more_is_forgotten()
 
 
 def test_what_there_is_no_room_to_remember_is_rolled_back_without_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "MITIGATIONS_BYTES", 600)
+    both = breached("hot-0", "hot-1").state.mitigations
+    limit = sum(mitigation_bytes(m) + ladder.GROWTH_BYTES for m in both)
+    monkeypatch.setattr(ladder, "MITIGATIONS_BYTES", limit)
+    assert breached("hot-0", "hot-1").state.mitigations == both
+    monkeypatch.setattr(ladder, "MITIGATIONS_BYTES", limit - 1)
     world = breached("hot-0", "hot-1")
     assert [m.name for m in world.state.mitigations] == ["hot-0"]
     until(world, lambda w: w.state.held, seconds=15.0, passes=10)
@@ -330,6 +334,8 @@ def test_every_time_in_the_state_is_in_whole_milliseconds(rule: dict[str, object
     world.bad, world.cured_by = dict.fromkeys(world.workloads, MILD), {"hot-0": Rung.HALVE_SCALE}
     world.run(60)
     world.run(30, 120.0)
+    world.now -= 1000.0  # the clock is set back
+    world.run(2)
     assert world.state.phase is not Phase.HEALTHY
 
 

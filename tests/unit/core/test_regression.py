@@ -68,6 +68,7 @@ def test_a_canary_that_is_within_every_threshold_and_worse_than_the_rest_is_held
     assert "To go on all the same: kubectl precision promote fleet -n ns" in world.summary.message
     assert world.state.comparison is not None
     assert world.state.comparison.verdict is CanaryVerdict.WORSE
+    assert world.state.comparison.ended_at == world.state.comparison.looked_at
     before = world.commits
     world.run(600)
     assert (world.state.step_index, world.commits) == (0, before), "it stands, and costs no write"
