@@ -150,7 +150,7 @@ def test_a_workload_waits_while_a_change_of_its_template_replaces_pods_that_lack
     assert "some pods of mixed have the contract" in world.summary.message
 
 
-@pytest.mark.parametrize("passes", [0, 30], ids=["before the first step", "guarded"])
+@pytest.mark.parametrize("passes", [0, 4, 30], ids=["before the first step", "in a rollout", "guarded"])
 def test_nobody_joins_a_fleet_that_has_grown_too_large_for_one_assignment(
     monkeypatch: pytest.MonkeyPatch, passes: int
 ) -> None:
