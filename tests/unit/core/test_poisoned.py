@@ -141,13 +141,14 @@ def test_poisoned_weights_are_not_forgotten_while_the_metrics_cannot_be_read() -
     assert decide(world.policy, world.state, unread, world.now).state.poisoned == keys("hot-1")
 
 
-def test_a_retry_forgets_whose_weights_were_poisoned() -> None:
+@pytest.mark.parametrize(("names", "phase"), [(("hot-1",), Phase.HEALTHY), (("hot-1", "hot-2"), Phase.PENDING)])
+def test_a_retry_forgets_whose_weights_were_poisoned(names: tuple[str, ...], phase: Phase) -> None:
     world = promoted(**TWICE)
-    world.bad = {"hot-1": OVERFLOWS}
-    until(world, lambda w: w.state.held)
+    world.bad = dict.fromkeys(names, OVERFLOWS)
+    until(world, lambda w: w.state.held or w.state.phase is Phase.HELD)
     world.bad = {}
     world.run(10)
     world.state = replace(world.state, poisoned=keys("hot-1"))
     answer(world, "retry")
     world.step()
-    assert (world.state.held, world.state.poisoned) == ((), ())
+    assert (world.state.phase, world.state.held, world.state.poisoned) == (phase, (), ())

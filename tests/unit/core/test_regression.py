@@ -18,7 +18,7 @@ from precision_operator.core.actions import Notify
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.promotion.regression import difference, shortfall
 from precision_operator.reasons import Reason
-from tests.support.fleets import until
+from tests.support.fleets import respec, until
 
 pytestmark = pytest.mark.slow
 
@@ -197,6 +197,15 @@ def test_a_step_promoted_goes_on_with_the_same_test() -> None:
         known = world.state.comparison
         world.step()
     assert (world.state.step_index, world.state.comparison) == (1, known)
+
+
+def test_a_rollout_to_another_target_begins_with_another_comparison() -> None:
+    world = looked(rollout(), 4)
+    assert world.state.comparison is not None
+    respec(world, target=Mode.BF16)
+    world.step()
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    assert world.state.comparison is None
 
 
 def test_a_breach_of_a_threshold_is_rolled_back_while_it_holds() -> None:

@@ -16,10 +16,11 @@ from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
 from precision_operator.core.actions import DeletePod
 from precision_operator.core.cohorts.order import rank
+from precision_operator.core.cohorts.units import moved_pods
 from precision_operator.core.derive import derive_facts
-from precision_operator.core.model import PodView
+from precision_operator.core.model import PodSignals, PodView
 from tests.support.fleets import NAN, answer, at_next_step, change, condition, paused, phase_of, respec, until
-from tests.support.views import key
+from tests.support.views import key, pod, reported, workload
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}
 
@@ -392,3 +393,11 @@ def test_a_guarded_fleet_keeps_to_its_last_step_as_pods_come() -> None:
     world.scale("a", 8)
     world.run(4)
     assert (phase_of(world), world.state.shares, len(asked(world))) == (Phase.HEALTHY, {key("a"): 4}, 4)
+
+
+@pytest.mark.parametrize("name", ["p0", "p1", "p2"])
+def test_a_pod_that_only_reports_the_target_takes_a_place_before_those_that_may_join(name: str) -> None:
+    view = workload(pods=tuple(pod(f"p{number}") for number in range(3)))
+    seen = reported(**{name: PodSignals(Mode.FP16)})
+    found = moved_pods("uid", view, 1, fallback=Mode.FP32, evaluation=seen, may_join=lambda _: True)
+    assert [one.name for one in found] == [name]
