@@ -121,6 +121,16 @@ def test_a_canary_begins_where_an_emergency_has_missed_its_deadline_and_keeps_af
     assert "hot-00" in world.really_in(Mode.FP32)
 
 
+def test_a_canary_waits_for_an_emergency_until_a_timeout_after_its_deadline() -> None:
+    world = slow(one_unresponsive(strategies={"P2": "Canary"}), HOT[5:11])
+    change(world, "hot-00", restart_by=RestartBy.NEVER)
+    assert world.state.incident is not None
+    limit = world.state.incident.deadline_at + world.policy.spec.rollback.ack_timeout_seconds
+    until(world, lambda w: w.now > limit - 10.0, seconds=5.0)
+    for world.now, begins in ((limit, False), (limit + 0.001, True)):
+        assert world.decide().state.by_canary is begins
+
+
 def test_a_workload_that_acknowledged_long_ago_and_falls_silent_is_not_restarted_for_another_one() -> None:
     world = healthy()
     world.bad = {"hot-00": NAN}

@@ -10,7 +10,7 @@ from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.state import Failing
+from precision_operator.api.state import Failing, Phase
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
 from precision_operator.core.mitigation.windows import TUNINGS, promotion_waits, rungs_left, spared, tuning_of
@@ -67,6 +67,24 @@ def test_a_window_spares_a_mild_breach_until_it_ends(
 def test_a_window_comes_before_a_patient_answer_only(strategy: str, expected: bool) -> None:
     world = promoted(rollback={"strategies": {"P2": strategy}})
     assert spared(with_window(world, 300.0), breach()) is expected
+
+
+@pytest.mark.parametrize(
+    ("attempts", "phase", "expected"),
+    [
+        (0, Phase.PROGRESSING, True),
+        (1, Phase.PROGRESSING, False),
+        (1, Phase.PAUSED, False),
+        (1, Phase.HEALTHY, True),
+        (1, Phase.DEGRADED, True),
+    ],
+)
+def test_what_returns_in_another_attempt_is_spared_only_once_that_has_come_to_its_end(
+    attempts: int, phase: Phase, expected: bool
+) -> None:
+    facts = breached()
+    facts = replace(facts, state=replace(facts.state, attempts=attempts, phase=phase))
+    assert spared(facts, breach()) is expected
 
 
 @pytest.mark.parametrize(

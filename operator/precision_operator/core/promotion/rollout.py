@@ -78,9 +78,14 @@ def target_changed(facts: Facts) -> Outcome:
     """Another precision is another rollout: from its canary on. What was moved stays as it is, guarded, until its turn."""
     text = f"spec.target is {facts.spec.target} now: a new rollout begins"
     again = replace(
-        facts.state, phase=Phase.PENDING, reason=Reason.TARGET_CHANGED, message=text, members=(), step_index=0
+        facts.state,
+        phase=Phase.PENDING,
+        reason=Reason.TARGET_CHANGED,
+        message=text,
+        members=(),
+        step_index=0,
+        mitigations=(),
     )
-    again = replace(again, mitigations=())
     return Outcome(again, assigned(replace(facts, state=again)), notices=(Notify(Reason.TARGET_CHANGED, text),))
 
 
