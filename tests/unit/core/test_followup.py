@@ -13,7 +13,7 @@ from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
-from precision_operator.core.model import Request
+from precision_operator.core.model import Request, RestartBy
 from precision_operator.core.rollback.followup import follow, hurry_from
 from precision_operator.reasons import Reason
 from tests.support.fleets import change, promoted
@@ -87,6 +87,23 @@ def test_a_process_group_of_which_one_pod_crashes_trains_in_nothing_and_is_waite
     found = facts(world, after=TIMEOUT + 1.0)
     mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
     assert follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).waiting is not None
+
+
+@pytest.mark.parametrize(
+    ("restart_by", "said"),
+    [
+        (RestartBy.PODS, "restarting hot-0"),
+        (RestartBy.NEVER, "hot-0 cannot be restarted: end their pods by hand"),
+    ],
+)
+def test_an_escalation_says_what_is_done_to_whom_and_nothing_else(restart_by: RestartBy, said: str) -> None:
+    world = promoted(rollback=RULES)
+    group(world, crashing=False)
+    change(world, "hot-0", restart_by=restart_by)
+    found = facts(world, after=TIMEOUT + 1.0)
+    mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
+    (notice,) = follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).notices
+    assert notice.message == f"no acknowledgement from hot-0: {said}"
 
 
 def stuck(world: World, *names: str) -> None:
