@@ -14,10 +14,10 @@ from precision_operator.core.actions import Notify
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
 from precision_operator.core.model import Request, RestartBy
-from precision_operator.core.rollback.followup import follow, hurry_from
+from precision_operator.core.rollback.followup import awaited, follow, hurry_from
 from precision_operator.reasons import Reason
 from tests.support.fleets import change, promoted
-from tests.support.views import pod
+from tests.support.views import keys, pod
 
 TIMEOUT, IN_FLIGHT, DEADLINE = 45.0, 60.0, 1800.0
 RULES = {"ackTimeout": "45s", "gradual": {"inFlight": "60s"}}
@@ -242,6 +242,16 @@ def test_an_answer_is_overdue_a_timeout_after_the_last_was_asked_or_after_we_beg
     found = facts(world, after=100.0)
     incident = replace(INCIDENT, strategy=Strategy.EMERGENCY, decided_at=decided, last_patch_at=patched)
     assert follow(found, incident, found.movable).escalate is escalates
+
+
+def test_of_what_nothing_can_move_only_what_is_asked_about_and_trains_in_less_is_awaited() -> None:
+    world = promoted(rollback=RULES)
+    for name, mode in (("hot-0", Mode.FP16), ("hot-1", Mode.FP32), ("hot-2", Mode.FP16)):
+        (one,) = world.workloads[name].pods
+        world.modes[one.name] = mode, 9
+        change(world, name, hot=False, pods=(replace(one, hot=False),))
+    found = facts(world, after=0.0)
+    assert [w.name for w, _ in awaited(found, keys("hot-0", "hot-1", "hot-3"))] == ["hot-3", "hot-0"]
 
 
 def test_a_fallback_is_acknowledged_by_what_is_as_safe_and_of_running_pods_that_nobody_asks_too() -> None:
