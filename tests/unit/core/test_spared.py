@@ -117,9 +117,10 @@ def test_a_promotion_that_waits_for_several_windows_names_all_of_their_workloads
     found = with_window(world, 300.0)
     (opened,) = found.state.mitigations
     both = replace(found.state, mitigations=(opened, replace(opened, key=key("hot-2"))))
-    waits = promotion_waits(replace(found, state=both))
+    one, waits = promotion_waits(found), promotion_waits(replace(found, state=both))
+    assert one is not None
     assert waits is not None
-    assert waits.message.endswith("(hot-1, hot-2)")
+    assert waits.message == f"{one.message} (hot-1, hot-2)"
 
 
 @pytest.mark.parametrize("value", [0.25, 0.251])

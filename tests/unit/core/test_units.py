@@ -16,7 +16,7 @@ from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
 from precision_operator.core.actions import DeletePod
 from precision_operator.core.cohorts.order import rank
-from precision_operator.core.cohorts.units import moved_pods
+from precision_operator.core.cohorts.units import Cohort, extend_units, moved_pods
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.model import PodSignals, PodView
 from tests.support.fleets import NAN, answer, at_next_step, change, condition, paused, phase_of, respec, until
@@ -408,3 +408,10 @@ def test_of_the_pods_that_have_not_moved_a_share_takes_only_those_that_may_join(
     seen = reported(p2=PodSignals(Mode.FP16))
     found = moved_pods("uid", view, 3, fallback=Mode.FP32, evaluation=seen, may_join=lambda one: one.name == "p1")
     assert [one.name for one in found] == ["p2", "p1"]
+
+
+@pytest.mark.parametrize("first", ["a", "b", "c"])
+def test_who_is_to_join_first_takes_the_last_place(first: str) -> None:
+    whole, parts = dict.fromkeys(("a", "b", "c"), 1), {"d": ("d-0", "d-1")}
+    found = extend_units("uid", Cohort(()), parts=parts, whole=whole, places=1, first={first})
+    assert found == Cohort((first,))
