@@ -415,3 +415,13 @@ def test_who_is_to_join_first_takes_the_last_place(first: str) -> None:
     whole, parts = dict.fromkeys(("a", "b", "c"), 1), {"d": ("d-0", "d-1")}
     found = extend_units("uid", Cohort(()), parts=parts, whole=whole, places=1, first={first})
     assert found == Cohort((first,))
+
+
+@pytest.mark.parametrize("name", ["p0", "p1", "p2"])
+def test_a_pod_that_was_asked_for_the_target_keeps_its_place_before_those_that_only_report_it(name: str) -> None:
+    view = workload(
+        pods=tuple(pod(f"p{n}", started_mode=Mode.FP16 if name == f"p{n}" else Mode.FP32) for n in range(3))
+    )
+    seen = reported(**dict.fromkeys({"p0", "p1", "p2"} - {name}, PodSignals(Mode.FP16)))
+    found = moved_pods("uid", view, 1, fallback=Mode.FP32, evaluation=seen, may_join=lambda _: True)
+    assert [one.name for one in found] == [name]
