@@ -11,6 +11,8 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
+from precision_operator.core.actions import Notify
+from precision_operator.reasons import Reason
 
 BAD = {Signal.NON_FINITE: 1.0}
 
@@ -56,7 +58,19 @@ def test_a_breach_on_one_node_rolls_back_its_workloads_and_says_where_and_leaves
     assert "all on node sick, while 3 elsewhere are fine" in incident.message
 
 
-def test_a_breach_on_one_node_in_a_rollout_is_that_nodes_too() -> None:
+@pytest.mark.parametrize(("minimum", "names"), [(1, ("w0",)), (3, ("w0", "w1"))])
+def test_fewer_than_two_or_than_make_a_fleets_breach_say_nothing_of_their_node(
+    minimum: int, names: tuple[str, ...]
+) -> None:
+    world = healthy(TWO_NODES, rollback={"fleetMinimum": minimum})
+    breach(world, *names)
+    world.run(2)
+    assert world.state.incident is not None
+    assert "elsewhere are fine" not in world.state.incident.message
+
+
+def in_a_rollout() -> World:
+    """All are in the target, and the last step soaks."""
     steps = {"steps": [{"setWeight": 100}, {"pause": {"duration": "1h"}}]}
     world = World(policy(**{**FAST, "strategy": steps}))
     for name, node in TWO_NODES.items():
@@ -64,8 +78,26 @@ def test_a_breach_on_one_node_in_a_rollout_is_that_nodes_too() -> None:
         place(world, name, node=node)
     world.run(4)
     assert (world.state.phase, len(world.state.members)) == (Phase.PROGRESSING, 6)
+    return world
+
+
+def test_who_is_held_alone_and_does_not_acknowledge_in_a_rollout_is_restarted_and_told_of() -> None:
+    world = in_a_rollout()
+    world.unresponsive = {"w1"}
     breach(world, "w0", "w1", "w2")
-    world.run(3)
+    told = [a for _ in range(20) for a in world.step().actions if isinstance(a, Notify)]
+    assert (world.state.phase, world.restarts) == (Phase.PROGRESSING, {"w1": 1})
+    assert [a.message for a in told if a.reason is Reason.ROLLBACK_ESCALATED] == [
+        "no acknowledgement from w1: restarting w1"
+    ]
+
+
+def test_a_breach_on_one_node_in_a_rollout_is_that_nodes_too() -> None:
+    world = in_a_rollout()
+    breach(world, "w0", "w1", "w2")
+    world.step()
+    assert {name for name, what in world.log if what.endswith("rewind")} == {"w0", "w1", "w2"}, "in this very pass"
+    world.run(2)
     assert world.state.phase is Phase.PROGRESSING
     assert {h.name for h in world.state.held} == {"w0", "w1", "w2"}
     assert world.really_in(Mode.FP16) == {"w3", "w4", "w5"}

@@ -92,6 +92,8 @@ def test_no_difference_is_held_once_the_window_is_over_and_a_person_is_told_how_
 
 def test_no_difference_goes_on_to_the_rest_where_the_policy_says_so() -> None:
     world = by_canary({"onNoDifference": "Promote", "window": "30m"}, everywhere=True)
+    until(world, lambda w: w.state.reason == "CanaryPromoted", seconds=MINUTE)
+    assert "neither better nor worse than the rest, and Promote is set" in world.state.message
     until(world, lambda w: w.state.phase is Phase.HELD, seconds=MINUTE)
     assert verdict_of(world) is CanaryVerdict.NO_DIFFERENCE
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.incident import Incident, Scope
@@ -78,6 +79,25 @@ def test_a_share_of_no_runs_is_no_recovery() -> None:
 def test_a_workload_that_was_rolled_back_by_itself_recovers_by_itself() -> None:
     world = rolled_back(broken=1)
     assert incident(world).scope is Scope.WORKLOAD
+    world.run(20)
+    assert incident(world).recovered_at is not None
+
+
+def test_who_was_rolled_back_before_by_itself_holds_back_nobodys_recovery() -> None:
+    world = rolled_back(broken=1, rollback={"fleetShare": 0.9})
+    first = incident(world)
+    world.unobservable, world.bad = {"hot-0"}, {"hot-1": {Signal.NON_FINITE: 1.0}}
+    world.run(20)
+    assert incident(world).id != first.id
+    assert incident(world).recovered_at is not None
+
+
+def test_a_pod_that_waits_for_a_node_holds_back_no_recovery() -> None:
+    world = rolled_back()
+    (pod,) = world.workloads["hot-0"].pods
+    waits = replace(pod, name="late", uid="uid-late", pending=True, ready=False)
+    world.workloads["hot-0"] = replace(world.workloads["hot-0"], pods=(pod, waits), replicas=2)
+    world.room, world.unobservable = {"hot-0": Room.NONE}, {"late"}
     world.run(20)
     assert incident(world).recovered_at is not None
 

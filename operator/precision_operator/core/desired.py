@@ -23,7 +23,7 @@ class Desired:
     escalate: bool = False
     """It did not acknowledge in time: its pods are restarted, where they can be seen to train in something else."""
     force: bool = False
-    """Past the deadline, restarted also where they cannot be seen."""
+    """Past the deadline: where it escalates, also those are restarted that cannot be seen."""
     tuning: Tuning | None = None
     """What its loss scaler is asked for."""
     tuned_by: int = 0

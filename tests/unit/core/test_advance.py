@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -122,6 +123,20 @@ def test_a_step_whose_places_are_not_all_taken_is_not_promoted() -> None:
     world.run(20)
     assert (world.state.step_index, members(world)) == (1, short)
     assert world.summary.reason == "PromotionCap"
+
+
+def test_what_trains_in_the_target_already_takes_its_place_when_there_is_a_slot_and_not_before() -> None:
+    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}))
+    for index in range(4):
+        world.add(f"hot-{index}", mode=Mode.FP16)
+    world.unobservable = {"hot-2", "hot-3"}
+    world.step()
+    world.unobservable, world.promotion_slots = set(), PromotionSlots(1)
+    world.step()
+    assert (len(members(world)), world.state.phase) == (3, Phase.PROGRESSING)
+    assert "1 places of this step are not taken yet" in world.summary.message
+    world.step()
+    assert (len(members(world)), world.state.phase) == (4, Phase.HEALTHY)
 
 
 def test_no_slot_is_left_for_the_first_step_either() -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from lab.model.policies import FAST, policy
 from lab.model.world import World
+from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.state import Phase
+from precision_operator.api.state import HeldWorkload, Phase
 from precision_operator.core.actions import Notify
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.model import RestartBy
-from precision_operator.core.rollback.alone import HOLDS_LIMIT
+from precision_operator.core.rollback.alone import HOLDS_LIMIT, hold
+from precision_operator.core.rollback.triggers import Trigger
+from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, SLOW, change, held_names, incident_of, until
 from tests.support.rollbacks import QUICK
+from tests.support.views import key, keys
 
 HOT = tuple(f"hot-{index:02}" for index in range(16))
 PATIENT = {**QUICK, "gradual": {"sustain": "15s"}}
@@ -116,6 +122,16 @@ def test_a_canary_begins_where_an_emergency_has_missed_its_deadline_and_keeps_af
     assert "hot-00" in world.really_in(Mode.FP32)
 
 
+def test_a_canary_waits_for_an_emergency_until_a_timeout_after_its_deadline() -> None:
+    world = slow(one_unresponsive(strategies={"P2": "Canary"}), HOT[5:11])
+    change(world, "hot-00", restart_by=RestartBy.NEVER)
+    assert world.state.incident is not None
+    limit = world.state.incident.deadline_at + world.policy.spec.rollback.ack_timeout_seconds
+    until(world, lambda w: w.now > limit - 10.0, seconds=5.0)
+    for world.now, begins in ((limit, False), (limit + 0.001, True)):
+        assert world.decide().state.by_canary is begins
+
+
 def test_a_workload_that_acknowledged_long_ago_and_falls_silent_is_not_restarted_for_another_one() -> None:
     world = healthy()
     world.bad = {"hot-00": NAN}
@@ -153,6 +169,26 @@ def test_without_its_policy_too_no_event_is_repeated_while_nothing_changes() -> 
     actions = [action for _ in range(100) for action in world.step(5.0).actions]
     told = [action.reason for action in actions if isinstance(action, Notify)]
     assert sorted(set(told)) == sorted(told)
+
+
+@pytest.mark.parametrize(
+    ("times", "timeout", "grid_seconds"),
+    [(HOLDS_LIMIT, "90s", 0.5), (HOLDS_LIMIT + 1, "90s", 3.0), (HOLDS_LIMIT + 1, "20s", 1.0)],
+    ids=["as many as are kept", "one more", "one more, with little time to acknowledge"],
+)
+def test_who_may_still_acknowledge_loses_little_of_its_time_where_too_many_times_would_be_kept(
+    times: int, timeout: str, grid_seconds: float
+) -> None:
+    world = healthy(ackTimeout=timeout)
+    world.now = 1_000_000.0
+    long_ago = [HeldWorkload(key(f"gone-{n}"), "LossNotFinite", world.now - 1000.0 * n) for n in range(1, times - 1)]
+    recent = HeldWorkload(key("hot-01"), "LossNotFinite", world.now - 10.5)
+    world.state = replace(world.state, held=(*long_ago, recent))
+    facts = derive_facts(world.policy, world.state, world.observe(), world.now)
+    breach = Trigger(Severity.P0, Scope.WORKLOAD, Reason.NO_DATA, "", keys("hot-00"), world.now, Strategy.EMERGENCY)
+    since = {held.name: held.since for held in hold(facts, breach).held}
+    assert since["hot-01"] == recent.since // grid_seconds * grid_seconds
+    assert since["hot-00"] == world.now // grid_seconds * grid_seconds
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_a_batch_is_at_least_one_workload_and_restarts_join_it_once_their_runs_h
 def test_a_restart_joins_its_batch_as_soon_as_a_checkpoint_is_younger_than_the_decision() -> None:
     world = begun(batch=1.0)
     world.checkpoints = {"literal": world.now - 30.0}
-    assert requested(world, ago=29.0) == HOT, "that checkpoint is older"
+    assert requested(world, ago=30.0) == HOT, "that checkpoint is no younger"
     assert requested(world, ago=31.0) == [*HOT, "literal"]
 
 

@@ -94,9 +94,10 @@ def test_labelled_is_what_runs_on_labelled_nodes_and_on_no_others() -> None:
     for name, nodes in (("hot-0", ("mine", "other")), ("hot-1", ("mine", "mine")), ("hot-2", ("other",))):
         (pod,) = world.workloads[name].pods
         change(world, name, pods=tuple(replace(pod, uid=str(n), node=node) for n, node in enumerate(nodes)))
-    seen = replace(world.observe(), canary_nodes=("mine",))
-    found = derive_facts(world.policy, world.state, seen, world.now)
-    assert choose(found, calls("hot-0", "hot-1", "hot-2")) == keys("hot-1")
+    for node, name in (("mine", "hot-1"), ("other", "hot-2")):
+        seen = replace(world.observe(), canary_nodes=(node,))
+        found = derive_facts(world.policy, world.state, seen, world.now)
+        assert choose(found, calls("hot-0", "hot-1", "hot-2")) == keys(name)
 
 
 def test_nobody_is_a_canary_whose_running_pods_cannot_be_moved() -> None:

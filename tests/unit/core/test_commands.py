@@ -8,7 +8,7 @@ import pytest
 from lab.model.policies import policy
 from lab.model.world import World
 from precision_operator.api.canary import CanaryVerdict, Comparison
-from precision_operator.api.commands import Command
+from precision_operator.api.commands import Command, Prerequisite
 from precision_operator.api.drill import DrillResult
 from precision_operator.api.mitigation import MitigationResult
 from precision_operator.api.modes import Mode
@@ -18,7 +18,7 @@ from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase, Restart, State, Suspension
 from precision_operator.core.commands import Allowed, Refused, allowed
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, answer, fleet, held_names, incident_of, promoted, respec, until
+from tests.support.fleets import NAN, answer, condition, fleet, held_names, incident_of, promoted, respec, until
 from tests.support.mitigations import breached
 from tests.support.rollbacks import by_canary, compared
 from tests.support.standing_calls import DRILL, NOW, WINDOW, rolling
@@ -144,6 +144,21 @@ def test_a_retry_that_was_withdrawn_can_be_given_anew() -> None:
     world.run(2, 1.0)
     answer(world, "retry")
     until(world, lambda w: w.state.phase is Phase.HEALTHY)
+
+
+@pytest.mark.parametrize(("ahead", "waits"), [(0, True), (1, False)])
+def test_a_retry_that_was_withdrawn_says_at_once_whether_the_next_one_needs_acknowledgements_anew(
+    ahead: int, waits: bool
+) -> None:
+    world = promoted(reenable={"prerequisites": ["fix"], "backoff": "0s"})
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    number = world.state.transition_id
+    answer(world, "retry", "rollback")
+    given = {**world.policy.annotations, Prerequisite.FIX.annotation: f"{number + ahead}: because"}
+    world.policy = replace(world.policy, annotations=given)
+    world.step()
+    assert (condition(world, "Progressing").reason == "AwaitingPrerequisites") is waits
 
 
 def test_a_retry_of_nothing_does_not_wait_for_what_is_mitigated_later() -> None:

@@ -78,14 +78,17 @@ def test_a_graver_breach_that_is_answered_by_a_canary_too_leaves_the_comparison_
     assert incident(world).deadline_at == before.deadline_at
 
 
-def test_a_rollback_of_the_rest_that_a_person_asks_for_is_due_by_the_severity_of_its_incident() -> None:
-    world = compared(by_canary())
-    world.state = replace(world.state, incident=replace(incident(world), severity=Severity.P1))
-    world.bad, began = {}, world.now
+@pytest.mark.parametrize(("severity", "stands"), [(Severity.P1, False), (Severity.P2, True)])
+def test_a_rollback_of_the_rest_that_a_person_asks_for_is_due_from_now_by_the_severity_of_its_incident(
+    severity: Severity, stands: bool
+) -> None:
+    world = compared(by_canary({"limit": "24h"}))
+    world.state = replace(world.state, incident=replace(incident(world), severity=severity))
+    world.bad, began = world.bad if stands else {}, world.now
     answer(world, "rollback")
     world.step(1.0)
-    assert incident_of(world) == (Severity.P1, Strategy.GRADUAL)
-    assert incident(world).deadline_at == began + world.policy.spec.rollback.deadlines_seconds[Severity.P1]
+    assert incident_of(world) == (severity, Strategy.GRADUAL)
+    assert incident(world).deadline_at == began + world.policy.spec.rollback.deadlines_seconds[severity]
 
 
 def test_where_nobody_is_left_to_compare_with_the_rollback_ends_as_a_gradual_one() -> None:
@@ -122,6 +125,15 @@ def test_the_comparison_begins_once_the_canary_has_acknowledged() -> None:
     world.unobservable, began = set(), world.now
     world.step()
     assert (comparison(world).since, progressing(world)) == (began, "ComparingCanary")
+
+
+def test_a_canary_that_does_not_acknowledge_until_the_limit_tells_nothing() -> None:
+    world = by_canary()
+    world.unobservable = canary_of(world)
+    limit = incident(world).deadline_at
+    for world.now, verdict in ((limit - 0.001, CanaryVerdict.OPEN), (limit, CanaryVerdict.INCONCLUSIVE)):
+        world.step(0.0)
+        assert verdict_of(world) is verdict
 
 
 def test_a_canary_without_a_pod_is_in_fallback_but_nothing_begins_before_the_metrics_are_read() -> None:
@@ -187,9 +199,9 @@ def test_a_retry_of_a_held_canary_begins_at_the_first_step_and_brings_nobody_bac
     world.state = replace(world.state, comparison=replace(comparison(world), verdict=CanaryVerdict.NO_DIFFERENCE))
     (name,) = canary_of(world)
     answer(world, "retry")
-    world.bad = {}
     until(world, lambda w: w.state.phase is not Phase.ROLLING_BACK, passes=4)
-    assert (world.state.phase, world.state.canary) == (Phase.PENDING, ())
+    world.bad = {}
+    assert (world.state.phase, world.state.canary, world.state.failing) == (Phase.PENDING, (), ())
     assert name in world.really_in(Mode.FP32)
     assert world.state.assigned(key(name)) is Mode.FP32
     world.run(60)

@@ -1,17 +1,15 @@
 """A rehearsed rollback: who goes to the fallback, what is measured, what ends it, and that it changes nothing else."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
 from lab.model.world import World
-from precision_operator.api.drill import Drill, DrillOrder, DrillResult, drill_order, drill_value
+from precision_operator.api.drill import DrillOrder, DrillResult, drill_order, drill_value
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Delivery, PolicyEnforcement, Severity, Strategy
+from precision_operator.api.spec import PolicyEnforcement, Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.contract import DRILL, PREFIX
 from precision_operator.core.actions import Notify
@@ -19,41 +17,16 @@ from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.model import PromotionSlots
 from precision_operator.reasons import Cause, Reason
 from tests.support import fleets
+from tests.support.drills import QUICK, drill, in_a_drill, nothing_runs, of, over, promoted, without_metrics
 from tests.support.fleets import NAN, OVERFLOWS, answer, change, fleet, held_names, respec, until
 from tests.support.views import key
 
 HOT = {f"hot-{index}" for index in range(5)}
 ALL = {*HOT, "literal"}
-QUICK = {"deadlines": {"P0": "40s", "P1": "60s", "P2": "90s"}, "ackTimeout": "20s"}
-
-
-@cache
-def _promoted() -> World:
-    return fleets.promoted(rollback=QUICK)
-
-
-def promoted() -> World:
-    """At rest, with a deadline of a few passes."""
-    return deepcopy(_promoted())
-
-
-def drill(world: World, what: str = "fleet allow-restarts") -> None:
-    """A person's command to the transition that stands now."""
-    annotations = {DRILL: f"{world.state.transition_id}: {what}", f"{DRILL}-by": "ada"}
-    world.policy = replace(world.policy, annotations=annotations)
-
-
-def of(world: World) -> Drill:
-    assert world.state.last_drill is not None
-    return world.state.last_drill
 
 
 def said(world: World) -> list[Reason]:
     return [action.reason for action in world.step(1.0).actions if isinstance(action, Notify)]
-
-
-def over(world: World) -> bool:
-    return world.state.last_drill is not None and not world.state.last_drill.running
 
 
 def test_a_workload_goes_to_its_fallback_is_timed_and_goes_back_by_itself() -> None:
@@ -237,12 +210,6 @@ def without_admission() -> World:
     return world
 
 
-def without_metrics() -> World:
-    world = promoted()
-    world.metrics_away = True
-    return world
-
-
 def one_back() -> World:
     world = promoted()
     world.bad = {"hot-2": NAN}
@@ -257,55 +224,11 @@ def breached_once() -> World:
     return world
 
 
-def in_a_drill() -> World:
-    world = promoted()
-    drill(world, key("hot-1"))
-    world.step(1.0)
-    return world
-
-
 @pytest.mark.parametrize("stands", [without_admission, without_metrics, one_back, breached_once])
 def test_a_drill_is_refused_where_it_would_be_in_the_way(stands: Callable[[], World]) -> None:
     world = stands()
     drill(world)
     assert Reason.DRILL_REFUSED in said(world)
-    assert world.state.last_drill is None
-
-
-def nothing_runs() -> World:
-    world = promoted()
-    change(world, "hot-1", pods=())
-    return world
-
-
-def one_goes_back_to_the_target() -> World:
-    world = promoted()
-    (pod,) = world.workloads["hot-1"].pods
-    world.modes[pod.name] = Mode.BF16, world.state.generation
-    return world
-
-
-def new_pods_only() -> World:
-    world = promoted()
-    respec(world, delivery=Delivery.NEW_ONLY)
-    return world
-
-
-@pytest.mark.parametrize(
-    ("stands", "why"),
-    [
-        (nothing_runs, "nothing that was moved runs"),
-        (one_goes_back_to_the_target, "hot-1 do not report fp16 yet"),
-        (new_pods_only, "running pods of hot-1 cannot be moved"),
-    ],
-)
-def test_a_drill_of_a_workload_that_could_not_rehearse_it_is_refused_with_the_reason(
-    stands: Callable[[], World], why: str
-) -> None:
-    world = stands()
-    drill(world, key("hot-1"))
-    (refused,) = [a for a in world.step(1.0).actions if isinstance(a, Notify) and a.reason is Reason.DRILL_REFUSED]
-    assert why in refused.message
     assert world.state.last_drill is None
 
 
@@ -325,7 +248,7 @@ def test_a_drill_fails_at_once_when_nothing_of_it_runs_any_more() -> None:
 
 def test_not_all_were_asked_while_one_waits_for_its_restart() -> None:
     world = promoted()
-    world.restart_slots = 0
+    world.restart_slots, world.unresponsive = 0, {"hot-1"}
     drill(world)
     until(world, lambda w: w.state.last_drill is not None and of(w).half_at is not None)
     assert of(world).requested_at is None
@@ -436,6 +359,7 @@ def test_when_all_were_asked_and_half_had_answered_is_kept_until_the_last_one_ha
     found = of(world)
     assert found.result is DrillResult.PASSED
     assert (found.requested_at, found.half_at) == (before.requested_at, before.half_at)
+    assert found.requested_at is not None
     assert found.half_at is not None
     assert found.ended_at is not None
     assert found.half_at < found.ended_at

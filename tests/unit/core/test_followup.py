@@ -13,10 +13,11 @@ from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
-from precision_operator.core.model import Request
-from precision_operator.core.rollback.followup import follow, hurry_from
+from precision_operator.core.model import Request, RestartBy
+from precision_operator.core.rollback.followup import awaited, follow, hurry_from
+from precision_operator.reasons import Reason
 from tests.support.fleets import change, promoted
-from tests.support.views import pod
+from tests.support.views import keys, pod
 
 TIMEOUT, IN_FLIGHT, DEADLINE = 45.0, 60.0, 1800.0
 RULES = {"ackTimeout": "45s", "gradual": {"inFlight": "60s"}}
@@ -86,6 +87,49 @@ def test_a_process_group_of_which_one_pod_crashes_trains_in_nothing_and_is_waite
     found = facts(world, after=TIMEOUT + 1.0)
     mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
     assert follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).waiting is not None
+
+
+@pytest.mark.parametrize(
+    ("restart_by", "said"),
+    [
+        (RestartBy.PODS, "restarting hot-0"),
+        (RestartBy.NEVER, "hot-0 cannot be restarted: end their pods by hand"),
+    ],
+)
+def test_an_escalation_says_what_is_done_to_whom_and_nothing_else(restart_by: RestartBy, said: str) -> None:
+    world = promoted(rollback=RULES)
+    group(world, crashing=False)
+    change(world, "hot-0", restart_by=restart_by)
+    found = facts(world, after=TIMEOUT + 1.0)
+    mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
+    (notice,) = follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).notices
+    assert notice.message == f"no acknowledgement from hot-0: {said}"
+
+
+def stuck(world: World, *names: str) -> None:
+    """Each has a pod in FP16 that does not go, beside one that reports FP32."""
+    for name in names:
+        back = pod(f"{name}-back", request=Request(9, Mode.FP32))
+        left = pod(f"{name}-left", request=Request(1, Mode.FP16), terminating=True, gone_by=DECIDED - 900.0, node="n7")
+        world.modes[back.name] = Mode.FP32, 9
+        change(world, name, pods=(back, left))
+
+
+def test_where_only_pods_that_do_not_go_are_missing_nobody_is_restarted_and_three_of_them_are_named() -> None:
+    world = promoted(rollback=RULES)
+    names = ("hot-0", "hot-1", "hot-2", "hot-3")
+    stuck(world, *names)
+    found = facts(world, after=TIMEOUT + 1.0)
+    mine = [(w, d) for w, d in found.movable if w.name in names]
+    incident = replace(INCIDENT, strategy=Strategy.EMERGENCY)
+    followed = follow(found, incident, mine)
+    assert followed.waiting is not None
+    assert (followed.waiting.reason, followed.escalate) == (Reason.BLOCKED, False)
+    assert [name in followed.waiting.message for name in names] == [True, True, True, False]
+    others = [(w, d) for w, d in found.movable if w.name in ("hot-0", "hot-4")]
+    followed = follow(found, incident, others)
+    assert followed.waiting is not None
+    assert (followed.waiting.reason, followed.escalate) == (Reason.AWAITING_ACKNOWLEDGEMENT, True)
 
 
 def test_who_crashes_before_it_was_asked_is_awaited_for_it_may_come_back_in_the_target() -> None:
@@ -198,6 +242,16 @@ def test_an_answer_is_overdue_a_timeout_after_the_last_was_asked_or_after_we_beg
     found = facts(world, after=100.0)
     incident = replace(INCIDENT, strategy=Strategy.EMERGENCY, decided_at=decided, last_patch_at=patched)
     assert follow(found, incident, found.movable).escalate is escalates
+
+
+def test_of_what_nothing_can_move_only_what_is_asked_about_and_trains_in_less_is_awaited() -> None:
+    world = promoted(rollback=RULES)
+    for name, mode in (("hot-0", Mode.FP16), ("hot-1", Mode.FP32), ("hot-2", Mode.FP16)):
+        (one,) = world.workloads[name].pods
+        world.modes[one.name] = mode, 9
+        change(world, name, hot=False, pods=(replace(one, hot=False),))
+    found = facts(world, after=0.0)
+    assert [w.name for w, _ in awaited(found, keys("hot-0", "hot-1", "hot-3"))] == ["hot-3", "hot-0"]
 
 
 def test_a_fallback_is_acknowledged_by_what_is_as_safe_and_of_running_pods_that_nobody_asks_too() -> None:

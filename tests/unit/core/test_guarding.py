@@ -246,6 +246,8 @@ def test_a_retry_of_what_was_rolled_back_alone_needs_acknowledgements_and_the_ba
     assert (world.state.phase, waits_for(world), held_names(world)) == (Phase.DEGRADED, "BackingOff", {"hot-0"})
     assert world.state.incident is not None
     world.now = world.state.incident.decided_at + 3600.0
+    world.step()
+    assert held_names(world) == set()
     world.run(3)
     assert (world.state.phase, world.really_in(Mode.FP16)) == (Phase.HEALTHY, {"hot-0", "hot-1"})
 

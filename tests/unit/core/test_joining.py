@@ -11,7 +11,7 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.core.model import Observation, PodSignals
-from tests.support.fleets import at_next_step, change, fleet, member_names, paused, promoted, until
+from tests.support.fleets import at_next_step, change, condition, fleet, member_names, paused, promoted, until
 from tests.support.views import key
 
 HALF = {"strategy": {"steps": [{"setWeight": 50}, {"pause": {"duration": "60s"}}, {"setWeight": 100}]}}
@@ -160,6 +160,20 @@ def test_a_workload_waits_while_a_change_of_its_template_replaces_pods_that_lack
     world.run(40)
     assert "mixed" not in member_names(world)
     assert world.summary.message.startswith("some pods of mixed have the contract")
+
+
+@pytest.mark.parametrize("passes", [0, 4, 30], ids=["before the first step", "in a rollout", "guarded"])
+def test_nobody_joins_a_fleet_that_has_grown_too_large_for_one_assignment(
+    monkeypatch: pytest.MonkeyPatch, passes: int
+) -> None:
+    world = fleet()
+    world.run(passes)
+    members, step, phase = member_names(world), world.state.step_index, world.state.phase
+    monkeypatch.setattr("precision_operator.core.facts.OBJECT_LIMIT_BYTES", 0)
+    world.add("late")
+    world.run(12)
+    assert (member_names(world), world.state.step_index, world.state.phase) == (members, step, phase)
+    assert condition(world, "Accepted").reason == "FleetTooLarge"
 
 
 def test_a_workload_joins_though_the_api_servers_clock_is_far_ahead_of_ours() -> None:

@@ -9,7 +9,7 @@ import pytest
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.assignment import assignment_to_wire, parse_assignment
-from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
+from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung, mitigation_bytes
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase, State
@@ -18,9 +18,9 @@ from precision_operator.core.actions import Notify, RequestPod
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.mitigation import ladder
 from precision_operator.core.mitigation.ladder import ended
-from precision_operator.core.model import Observation
+from precision_operator.core.model import Observation, Request
 from precision_operator.reasons import Reason
-from tests.support.fleets import ROLLED_BACK, answer, change, fleet, held_names, promoted, until
+from tests.support.fleets import ROLLED_BACK, answer, change, fleet, held_names, promoted, respec, until
 from tests.support.mitigations import EVALUATION, MILD, QUICK, RULES, SLOW, WINDOWS, breached, window
 from tests.support.views import key, keys
 
@@ -146,7 +146,11 @@ def test_an_open_window_of_a_workload_that_nothing_moves_any_more_is_forgotten()
 
 
 def test_what_there_is_no_room_to_remember_is_rolled_back_without_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "MITIGATIONS_BYTES", 600)
+    both = breached("hot-0", "hot-1").state.mitigations
+    limit = sum(mitigation_bytes(m) + ladder.GROWTH_BYTES for m in both)
+    monkeypatch.setattr(ladder, "MITIGATIONS_BYTES", limit)
+    assert breached("hot-0", "hot-1").state.mitigations == both
+    monkeypatch.setattr(ladder, "MITIGATIONS_BYTES", limit - 1)
     world = breached("hot-0", "hot-1")
     assert [m.name for m in world.state.mitigations] == ["hot-0"]
     until(world, lambda w: w.state.held, seconds=15.0, passes=10)
@@ -330,7 +334,23 @@ def test_every_time_in_the_state_is_in_whole_milliseconds(rule: dict[str, object
     world.bad, world.cured_by = dict.fromkeys(world.workloads, MILD), {"hot-0": Rung.HALVE_SCALE}
     world.run(60)
     world.run(30, 120.0)
+    world.now -= 1000.0  # the clock is set back
+    world.run(2)
     assert world.state.phase is not Phase.HEALTHY
+
+
+def test_nothing_is_tried_any_more_once_the_target_is_changed() -> None:
+    world = breached()
+    tried = replace(window(world), acknowledged_at=None)
+    world.state = replace(world.state, mitigations=(tried,))
+    pods = world.workloads["hot-0"].pods
+    change(world, "hot-0", pods=tuple(replace(p, request=Request(tried.generation - 1, Mode.FP16)) for p in pods))
+    asked = [a.workload.name for a in world.decide().actions if isinstance(a, RequestPod)]
+    assert asked == ["hot-0"]
+    respec(world, target=Mode.BF16)
+    decision = world.decide()
+    assert (decision.state.phase, decision.state.mitigations) == (Phase.PENDING, ())
+    assert [action for action in decision.actions if isinstance(action, RequestPod)] == []
 
 
 def test_nothing_is_remembered_of_what_was_tried_on_a_workload_that_is_gone() -> None:

@@ -11,12 +11,14 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import HeldWorkload, Phase
 from precision_operator.api.workload import name_of
+from precision_operator.core.actions import Notify
 from precision_operator.core.model import Admission
 from precision_operator.reasons import Reason
 from tests.support.fleets import (
     NAN,
     OVERFLOWS,
     answer,
+    change,
     condition,
     fleet,
     held_names,
@@ -28,6 +30,7 @@ from tests.support.fleets import (
 from tests.support.views import key, keys
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {"duration": "10m"}}, {"setWeight": 100}]}
+PAUSED = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]}
 
 
 def canary() -> str:
@@ -208,18 +211,19 @@ def test_one_of_which_not_enough_is_known_is_neither_adopted_nor_moved_and_is_wa
     assert world.state.phase is Phase.ROLLING_BACK or world.state.phase is Phase.HELD
 
 
-def test_one_that_is_held_is_never_adopted() -> None:
+@pytest.mark.parametrize("retried", [False, True])
+def test_one_that_is_held_is_adopted_only_once_a_person_retries(retried: bool) -> None:
     world = found_in(Mode.FP16, "hot-1", "hot-4")
     world.state = replace(world.state, held=(HeldWorkload(key("hot-4"), "LossNotFinite", 900.0),))
+    if retried:
+        answer(world, "retry")
     world.run(3)
-    assert "hot-4" not in member_names(world)
-    assert (held_names(world), "hot-4" in world.really_in(Mode.FP32)) == ({"hot-4"}, True)
+    assert ("hot-4" in member_names(world), world.writes == 0) == (retried, retried)
+    assert (held_names(world) == set(), "hot-4" in world.really_in(Mode.FP16)) == (retried, retried)
 
 
 def test_what_trains_in_another_reduced_precision_stays_listed_in_it_until_its_turn() -> None:
-    world = found_in(
-        Mode.BF16, "hot-1", "hot-4", strategy={"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]}
-    )
+    world = found_in(Mode.BF16, "hot-1", "hot-4", strategy=PAUSED)
     world.run(8)
     assert world.state.phase is Phase.PAUSED
     listed = {name_of(found) for found, mode in world.state.modes.items() if mode is Mode.BF16}
@@ -289,7 +293,7 @@ def test_a_retry_before_a_rollout_takes_in_nobody_whose_rollback_was_not_acknowl
     assert held_names(world) == {"hot-2"}
 
 
-def test_a_retry_before_a_rollout_forgets_whose_weights_were_poisoned() -> None:
+def test_a_retry_before_a_rollout_forgets_who_was_in_breach_and_whose_weights_were_poisoned() -> None:
     world = held_while_pending()
     while world.decide().state.phase is Phase.PENDING:
         world.step()
@@ -297,6 +301,7 @@ def test_a_retry_before_a_rollout_forgets_whose_weights_were_poisoned() -> None:
     answer(world, "retry")
     world.step()
     assert (world.state.phase, world.state.held, world.state.poisoned) == (Phase.PROGRESSING, (), ())
+    assert world.state.breached == ()
 
 
 @pytest.mark.parametrize(
@@ -320,3 +325,17 @@ def test_what_nobody_joins_says_what_a_rollback_that_holds_all_of_it_waits_for(
     world.state = replace(world.state, held=tuple(HeldWorkload(key(n), "LossNotFinite", 900.0) for n in held))
     world.run(2)
     assert (world.state.phase, world.summary.reason) == (Phase.PENDING, reason)
+
+
+def test_a_step_is_paused_for_an_approval_also_while_one_is_held_alone() -> None:
+    world = held_while_pending()
+    respec(world, stages=fleet(strategy=PAUSED).policy.spec.stages)
+    until(world, lambda w: w.state.phase is Phase.PAUSED, seconds=15.0)
+    world.run(30)
+    assert (world.state.phase, held_names(world)) == (Phase.PAUSED, {"hot-2"})
+    world.scale("hot-2", 0)
+    change(world, "hot-2", pods=())
+    answer(world, "retry")
+    said = [action.reason for action in world.step().actions if isinstance(action, Notify)]
+    assert (held_names(world), said) == (set(), []), "a pause that goes on is not told of again"
+    assert world.state.phase is Phase.PAUSED

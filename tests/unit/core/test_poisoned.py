@@ -4,18 +4,21 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
+from precision_operator.api.workload import name_of
 from precision_operator.core.decide import decide
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.rollback.alone import hold
 from precision_operator.core.rollback.triggers import Trigger
 from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, held_names, promoted, respec, until
+from tests.support.rollbacks import MILD, QUICK
 from tests.support.views import key, keys
 
 TWICE = {"evaluation": {"interval": "15s", "failureLimit": 1, "minSamples": 1, "window": "60s"}}
@@ -161,3 +164,31 @@ def test_poisoned_weights_are_not_forgotten_while_the_metrics_cannot_be_read() -
     world.state = replace(world.state, poisoned=keys("hot-1"))
     unread = replace(world.observe(), evaluation=None)
     assert decide(world.policy, world.state, unread, world.now).state.poisoned == keys("hot-1")
+
+
+@pytest.mark.parametrize(("names", "phase"), [(("hot-1",), Phase.HEALTHY), (("hot-1", "hot-2"), Phase.PENDING)])
+def test_a_retry_forgets_whose_weights_were_poisoned(names: tuple[str, ...], phase: Phase) -> None:
+    world = promoted(**TWICE)
+    world.bad = dict.fromkeys(names, OVERFLOWS)
+    until(world, lambda w: w.state.held or w.state.phase is Phase.HELD)
+    world.bad = {}
+    world.run(10)
+    world.state = replace(world.state, poisoned=keys("hot-1"))
+    answer(world, "retry")
+    world.step()
+    assert (world.state.phase, world.state.held, world.state.poisoned) == (phase, (), ())
+
+
+def test_a_loss_that_goes_wrong_before_its_workloads_turn_is_taken_back_though_a_canary_is_compared() -> None:
+    steps = {"steps": [{"setWeight": 60}, {"pause": {}}, {"setWeight": 100}]}
+    rules = {**QUICK, "strategies": {"P2": "Canary"}}
+    world = World(policy(**{**FAST, **TWICE, "strategy": steps, "rollback": rules}))
+    for index in range(6):
+        world.add(f"hot-{index}", mode=Mode.BF16)
+    until(world, lambda w: w.state.phase is Phase.PAUSED, seconds=15.0)
+    waits = [key for key, mode in world.state.modes.items() if mode is Mode.BF16]
+    world.bad = dict.fromkeys(map(name_of, world.state.members), MILD)
+    until(world, lambda w: w.state.by_canary, seconds=15.0)
+    world.bad[name_of(waits[0])] = NAN
+    world.run(2)
+    assert (world.state.by_canary, world.state.poisoned) == (False, (waits[0],))

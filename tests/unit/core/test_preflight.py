@@ -143,6 +143,14 @@ def _in_pending(world: World) -> Condition:
     return next(c for c in world.decide().summary.conditions if c.type == "PreflightPassed")
 
 
+def test_what_has_failed_stays_as_it_was_while_nothing_has_been_read() -> None:
+    world = fleet({"w-1": RunsOn("1.13.1", "cuda", "9.0")})
+    before, observe = first(world), world.observe
+    world.observe = lambda: replace(observe(), evaluation=None)  # type: ignore[method-assign]
+    after = first(world)
+    assert (after.status, after.reason) == (before.status, before.reason) == ("False", "PreflightFailed")
+
+
 def test_what_passes_says_so() -> None:
     world = fleet()
     assert _in_pending(world).status == "True"

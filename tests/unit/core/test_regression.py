@@ -18,7 +18,7 @@ from precision_operator.core.actions import Notify
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.promotion.regression import difference, shortfall
 from precision_operator.reasons import Reason
-from tests.support.fleets import until
+from tests.support.fleets import respec, until
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +68,7 @@ def test_a_canary_that_is_within_every_threshold_and_worse_than_the_rest_is_held
     assert "To go on all the same: kubectl precision promote fleet -n ns" in world.summary.message
     assert world.state.comparison is not None
     assert world.state.comparison.verdict is CanaryVerdict.WORSE
+    assert world.state.comparison.ended_at == world.state.comparison.looked_at
     before = world.commits
     world.run(600)
     assert (world.state.step_index, world.commits) == (0, before), "it stands, and costs no write"
@@ -198,6 +199,15 @@ def test_a_step_promoted_goes_on_with_the_same_test() -> None:
     assert (world.state.step_index, world.state.comparison) == (1, known)
 
 
+def test_a_rollout_to_another_target_begins_with_another_comparison() -> None:
+    world = looked(rollout(), 4)
+    assert world.state.comparison is not None
+    respec(world, target=Mode.BF16)
+    world.step()
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    assert world.state.comparison is None
+
+
 def test_a_breach_of_a_threshold_is_rolled_back_while_it_holds() -> None:
     world = looked(worse(rollout()), 20)
     world.bad = {name: {Signal.OVERFLOW: 0.9} for name in world.workloads}
@@ -240,6 +250,18 @@ def test_a_promote_that_was_given_before_the_regression_was_shown_is_void() -> N
     promote(world)
     world.run(3)
     assert (world.summary.reason, world.state.step_index) == (Reason.CANARY_REGRESSED, 0)
+
+
+def test_a_regression_says_by_how_much_the_canary_falls_short() -> None:
+    message = looked(worse(rollout()), 20).summary.message
+    assert "do worse than what trains in fp32: a mean shortfall of +0.80 in 10 looks" in message
+
+
+def test_a_regression_is_told_of_once_though_the_policy_is_edited_since() -> None:
+    world = looked(worse(rollout()), 20)
+    world.policy = replace(world.policy, generation=world.policy.generation + 1)
+    told = [action.reason for action in world.step().actions if isinstance(action, Notify)]
+    assert (world.summary.reason, told) == (Reason.CANARY_REGRESSED, [])
 
 
 def test_a_regression_is_not_rolled_back_where_its_severity_is_held() -> None:

@@ -14,7 +14,7 @@ from precision_operator.core.decide import decide
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.progress import live_pods
 from tests.support.fleets import fleet, member_names, promoted
-from tests.support.views import key
+from tests.support.views import key, keys
 
 
 def incident(world: World) -> Incident:
@@ -217,10 +217,12 @@ def test_a_graver_breach_brings_its_deadline_though_the_answer_is_an_emergency_a
     world.bad = {name: {Signal.OVERFLOW: 0.6} for name in ("hot-1", "hot-3")}
     world.step(1.0)
     began = world.now
-    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-4")}
     world.step(15.0)
     world.step(1.0)
     assert (incident(world).severity, incident(world).reason) == (Severity.P0, "LossNotFinite")
+    assert incident(world).workloads == ("hot-1", "hot-3", "hot-4")
+    assert world.state.breached == keys("hot-1", "hot-3", "hot-4")
     assert incident(world).deadline_at <= began + 315.0
 
 

@@ -1,5 +1,6 @@
 """What a rollback finds in the state, and what it leaves there, to the second."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,18 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
-from tests.support.fleets import NAN, OVERFLOWS, answer, held, phase_of, promoted
+from tests.support.fleets import (
+    NAN,
+    OVERFLOWS,
+    answer,
+    held,
+    incident_of,
+    phase_of,
+    promoted,
+    respec,
+    rolling_back,
+)
+from tests.support.rollbacks import gradually
 from tests.support.views import key
 
 
@@ -83,6 +95,24 @@ def test_a_deadline_counts_from_the_first_reading_that_showed_the_breach_not_fro
     assert (found.severity, found.detected_at, found.decided_at) == (severity, seen, seen + 30.0)
     assert found.deadline_at == round(seen + world.policy.spec.rollback.deadlines_seconds[severity], 3)
     assert world.state.step_since == found.decided_at
+
+
+@pytest.mark.parametrize("begun", [rolling_back, held])
+def test_an_edit_of_the_fallback_reaches_a_fleet_that_is_rolled_back(begun: Callable[[], World]) -> None:
+    world = begun()
+    phase = world.state.phase
+    respec(world, fallback=Mode.BF16)
+    state = world.step(1.0).state
+    assert (state.phase, state.precision, state.fallback) == (phase, Mode.BF16, Mode.BF16)
+
+
+def test_a_rollback_whose_policy_was_deleted_is_made_no_graver_by_thresholds_that_went_with_it() -> None:
+    world = gradually()
+    before = incident_of(world)
+    world.delete_policy()
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    world.step()
+    assert (world.state.phase, incident_of(world)) == (Phase.ROLLING_BACK, before)
 
 
 @pytest.mark.parametrize("command", ["abort", "rollback"])

@@ -10,7 +10,7 @@ from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.state import Failing
+from precision_operator.api.state import Failing, Phase
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
 from precision_operator.core.mitigation.windows import TUNINGS, promotion_waits, rungs_left, spared, tuning_of
@@ -70,6 +70,24 @@ def test_a_window_comes_before_a_patient_answer_only(strategy: str, expected: bo
 
 
 @pytest.mark.parametrize(
+    ("attempts", "phase", "expected"),
+    [
+        (0, Phase.PROGRESSING, True),
+        (1, Phase.PROGRESSING, False),
+        (1, Phase.PAUSED, False),
+        (1, Phase.HEALTHY, True),
+        (1, Phase.DEGRADED, True),
+    ],
+)
+def test_what_returns_in_another_attempt_is_spared_only_once_that_has_come_to_its_end(
+    attempts: int, phase: Phase, expected: bool
+) -> None:
+    facts = breached()
+    facts = replace(facts, state=replace(facts.state, attempts=attempts, phase=phase))
+    assert spared(facts, breach()) is expected
+
+
+@pytest.mark.parametrize(
     ("fields", "asks"),
     [
         ({}, True),
@@ -92,6 +110,24 @@ def test_what_a_promotion_waits_for_changes_in_the_moment_in_which_the_window_en
     waits = promotion_waits(breached(left=left))
     assert waits is not None
     assert waits.reason == reason
+
+
+def test_a_promotion_that_waits_for_several_windows_names_all_of_their_workloads() -> None:
+    world = promoted(rollback={"mitigation": {"overflow": {"window": "10m"}}})
+    found = with_window(world, 300.0)
+    (opened,) = found.state.mitigations
+    both = replace(found.state, mitigations=(opened, replace(opened, key=key("hot-2"))))
+    one, waits = promotion_waits(found), promotion_waits(replace(found, state=both))
+    assert one is not None
+    assert waits is not None
+    assert waits.message == f"{one.message} (hot-1, hot-2)"
+
+
+@pytest.mark.parametrize("value", [0.25, 0.251])
+def test_overflow_that_the_policy_tolerates_is_spared_after_its_window_too(value: float) -> None:
+    world = promoted(rollback={"mitigation": {"overflow": {"window": "10m", "rollbackAbove": 0.25}}})
+    world.bad = {"hot-1": {Signal.OVERFLOW: value}}
+    assert spared(with_window(world, -1.0), breach()) is (value <= 0.25)
 
 
 @pytest.mark.parametrize(

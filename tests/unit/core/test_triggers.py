@@ -14,7 +14,7 @@ from precision_operator.contract import ROLLBACK
 from precision_operator.core.decide import decide
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.rollback.triggers import Trigger, find_trigger
-from tests.support.fleets import NAN, answer, promoted
+from tests.support.fleets import NAN, OVERFLOWS, answer, promoted
 from tests.support.views import key
 
 MILD = {Signal.OVERFLOW: 0.25}
@@ -75,23 +75,36 @@ def test_of_several_silences_the_longest_says_since_when() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "until", "counts_from"),
+    ("severity", "result", "until", "counts_from"),
     [
-        (MitigationResult.OPEN, 700.0, 700.0),
-        (MitigationResult.OPEN, 300.0, 500.0),
-        (MitigationResult.OPEN, 2000.0, 1000.0),
-        (MitigationResult.MITIGATED, 700.0, 500.0),
-        (MitigationResult.FAILED, 2000.0, 500.0),
+        (Severity.P2, MitigationResult.OPEN, 700.0, 700.0),
+        (Severity.P2, MitigationResult.OPEN, 300.0, 500.0),
+        (Severity.P2, MitigationResult.OPEN, 2000.0, 1000.0),
+        (Severity.P2, MitigationResult.MITIGATED, 700.0, 500.0),
+        (Severity.P2, MitigationResult.FAILED, 2000.0, 500.0),
+        (Severity.P1, MitigationResult.OPEN, 700.0, 500.0),
     ],
 )
-def test_only_a_window_that_is_open_moves_the_deadline_and_never_to_before_the_breach_or_into_the_future(
-    result: MitigationResult, until: float, counts_from: float
+def test_only_a_window_that_is_open_moves_a_mild_breachs_deadline_and_never_to_before_it_or_into_the_future(
+    severity: Severity, result: MitigationResult, until: float, counts_from: float
 ) -> None:
     """Seconds: the breach stands since 500, now is 1000."""
     world = promoted(rollback=AT_ONCE)
-    world.bad = {"hot-1": MILD}
+    world.bad = {"hot-1": MILD if severity is Severity.P2 else OVERFLOWS}
     began, hot_1 = world.now - 1000.0, key("hot-1")
-    breach = Failing(hot_1, Signal.OVERFLOW, Severity.P2, began + 500.0, count=5)
+    breach = Failing(hot_1, Signal.OVERFLOW, severity, began + 500.0, count=5)
     window = Mitigation(hot_1, Signal.OVERFLOW, since=began, until=began + until, result=result)
     world.state = replace(world.state, failing=(breach,), mitigations=(window,))
     assert trigger(world).detected_at == began + counts_from
+
+
+def test_a_milder_breach_that_stands_for_longer_takes_nothing_of_the_time_in_which_a_graver_one_is_answered() -> None:
+    rules = {"gradual": {"sustain": "100s"}, "mitigation": {"overflow": {"window": "0s"}}}
+    world = promoted(rollback={**rules, "strategies": {"P1": "Gradual"}})
+    world.bad = {"hot-1": MILD, "hot-2": OVERFLOWS, "hot-3": OVERFLOWS}
+    mild = Failing(key("hot-1"), Signal.OVERFLOW, Severity.P2, world.now - 1000.0, count=5)
+    grave = Failing(key("hot-2"), Signal.OVERFLOW, Severity.P1, world.now - 110.0, count=5)
+    later = replace(grave, key=key("hot-3"), since=world.now - 105.0)
+    world.state = replace(world.state, failing=(mild, grave, later))
+    found = trigger(world)
+    assert (found.severity, found.detected_at, found.due_from) == (Severity.P1, world.now - 110.0, world.now - 10.0)

@@ -13,32 +13,11 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicyEnforcement, Unit
 from precision_operator.api.state import Phase
-from precision_operator.api.workload import name_of
 from precision_operator.core.actions import DeletePod, EvictPod
 from precision_operator.core.cohorts.order import rank
-from precision_operator.core.derive import derive_facts
-from precision_operator.core.model import PodView
 from tests.support.fleets import NAN, answer, at_next_step, change, condition, paused, phase_of, respec, until
+from tests.support.unit_pods import STEPS, asked, pods, replicas
 from tests.support.views import key
-
-STEPS = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}
-
-
-def replicas(count: int = 10, *, world_size: int = 1, **spec: object) -> World:
-    """One Deployment of several pods, each a process group of this size; every step waits for a person."""
-    world = World(policy(**{**FAST, "strategy": STEPS, "unit": "Pod", **spec}))
-    world.add("a", pods=count)
-    world.world_sizes["a"] = world_size
-    return world
-
-
-def asked(world: World, name: str = "a") -> set[str]:
-    """Uids of the pods that were asked for FP16."""
-    return {pod.uid for pod in world.workloads[name].pods if pod.effective_mode is Mode.FP16}
-
-
-def pods(world: World, name: str = "a") -> tuple[PodView, ...]:
-    return world.workloads[name].pods
 
 
 def test_a_step_moves_its_share_of_the_pods_and_new_pods_stay_in_the_fallback() -> None:
@@ -402,75 +381,3 @@ def test_the_steps_of_the_way_to_fp32_count_workloads() -> None:
         world.world_sizes[name] = 1
     paused(world)
     assert sorted(len(asked(world, name)) for name in ("a", "b")) == [0, 4]
-
-
-def test_a_workload_that_has_moved_as_a_whole_and_is_deleted_leaves_its_place_to_another() -> None:
-    world = World(policy(**{**FAST, "unit": "Pod", "strategy": {"steps": [{"setWeight": 50}, {"pause": {}}]}}))
-    for name in ("x", "y"):
-        world.add(name, hot=False)
-    world.run(4)
-    world.drop(name_of(*world.state.members))
-    world.run(3)
-    assert world.state.members == tuple(map(key, world.workloads))
-
-
-def test_what_is_held_keeps_its_places_and_is_not_among_those_that_were_not_moved() -> None:
-    world = replicas(6, evaluation={**FAST["evaluation"], "onNoData": "Rollback", "noDataLimit": "30s"})
-    for name in ("b", "c", "d"):
-        world.add(name, pods=6)
-        world.world_sizes[name] = 1
-    at_next_step(paused(world))
-    paused(world)
-    shares = dict(world.state.shares)
-    (first, *_) = (name_of(found) for found, share in shares.items() if share)
-    world.unobservable |= {pod.name for pod in pods(world, first)}
-    until(world, lambda w: w.state.held_keys)
-    world.unobservable.clear()
-    world.run(4)
-    assert (world.state.shares[key(first)], asked(world, first)) == (shares[key(first)], set())
-    facts = derive_facts(world.policy, world.state, world.observe(), world.now)
-    assert first not in {w.name for w in facts.fleet.unmoved}
-
-
-def test_the_next_step_takes_no_more_pods_of_what_is_held() -> None:
-    world = replicas(6, evaluation={**FAST["evaluation"], "onNoData": "Rollback", "noDataLimit": "30s"})
-    world.add("b", pods=6)
-    world.world_sizes["b"] = 1
-    paused(world)
-    held = next(name for name in ("a", "b") if asked(world, name))
-    share = world.state.shares[key(held)]
-    world.unobservable |= {pod.name for pod in pods(world, held)}
-    until(world, lambda w: w.state.held_keys)
-    world.unobservable.clear()
-    at_next_step(paused(world))
-    assert (world.state.shares[key(held)], asked(world, held)) == (share, set())
-
-
-def test_pods_that_were_not_asked_yet_keep_their_places() -> None:
-    world = replicas()
-    world.add("b", pods=10)
-    world.world_sizes["b"] = 1
-    first = world.decide()
-    world.commit(first)
-    second = world.decide()
-    assert first.state.shares == second.state.shares
-
-
-def test_what_was_found_in_the_target_joins_as_a_whole_once_it_is_watched_and_no_pod_of_it_is_put_back() -> None:
-    world = replicas(6)
-    world.add("found", pods=4, mode=Mode.FP16)
-    world.world_sizes["found"], world.unobservable = 1, {"found"}
-    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
-    world.unobservable = set()
-    at_next_step(paused(world), passes=3)
-    assert key("found") in world.state.members
-    assert (len(asked(world, "found")), key("found") in world.state.shares) == (4, False)
-
-
-def test_a_guarded_fleet_keeps_to_its_last_step_as_pods_come() -> None:
-    world = replicas(4, strategy={"steps": [{"setWeight": 50}]})
-    until(world, lambda w: w.state.phase is Phase.HEALTHY)
-    assert len(asked(world)) == 2
-    world.scale("a", 8)
-    world.run(4)
-    assert (phase_of(world), world.state.shares, len(asked(world))) == (Phase.HEALTHY, {key("a"): 4}, 4)

@@ -39,6 +39,13 @@ def new_only() -> World:
     return emergency(world)
 
 
+def new_only_without_memory() -> World:
+    """The same, and FP32 would not fit into the memory that their processes leave."""
+    world = new_only()
+    world.crowded = set(world.workloads)
+    return world
+
+
 def edited_to_new_only() -> World:
     """The trainers take no request, and nobody may restart them any more."""
     world = promoted()
@@ -75,6 +82,7 @@ def without_the_switch() -> World:
 
 WORLDS = {
     "new pods only": new_only,
+    "new pods only, without memory for FP32": new_only_without_memory,
     "edited to new pods only": edited_to_new_only,
     "edited to hot only, with a pod on a lost node": edited_to_hot,
     "the switch taken out of the templates": without_the_switch,

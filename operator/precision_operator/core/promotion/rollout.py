@@ -78,9 +78,14 @@ def target_changed(facts: Facts) -> Outcome:
     """Another precision is another rollout: from its canary on. What was moved stays as it is, guarded, until its turn."""
     text = f"spec.target is {facts.spec.target} now: a new rollout begins"
     again = replace(
-        facts.state, phase=Phase.PENDING, reason=Reason.TARGET_CHANGED, message=text, members=(), step_index=0
+        facts.state,
+        phase=Phase.PENDING,
+        reason=Reason.TARGET_CHANGED,
+        message=text,
+        members=(),
+        step_index=0,
+        mitigations=(),
     )
-    again = replace(again, mitigations=())
     return Outcome(again, assigned(replace(facts, state=again)), notices=(Notify(Reason.TARGET_CHANGED, text),))
 
 
@@ -100,8 +105,8 @@ def assigned(facts: Facts, *, escalate: bool = False, force: bool = False) -> tu
         elif key in found:
             desired.append(Desired(workload, facts.state.modes[key], delivery))
         else:
-            due = key in late
-            desired.append(into_fallback(facts, workload, delivery, escalate=escalate and due, force=force and due))
+            due = escalate and key in late
+            desired.append(into_fallback(facts, workload, delivery, escalate=due, force=force))
     return tuple(desired)
 
 
@@ -181,7 +186,7 @@ def _evidence_since(facts: Facts) -> float | None:
     if not good:
         return None
     since, at = facts.state.evidence_since, round(evaluation.at, 3)
-    return since if since is not None and since <= at else at  # a clock that was set back begins it anew
+    return at if since is None else min(since, at)  # a clock that was set back begins it anew
 
 
 def _promote(facts: Facts) -> Outcome:

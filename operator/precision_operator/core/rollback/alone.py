@@ -64,7 +64,7 @@ def follow_held(facts: Facts) -> Followed | None:
     followed = follow(facts, incident, awaited(facts, facts.state.awaited_keys))
     # Whose acknowledgement was seen and is missing later is unobservable, not unresponsive: it is not restarted.
     escalate = followed.escalate and incident.last_ack_at is None
-    return replace(followed, escalate=escalate, force=followed.force and escalate)
+    return replace(followed, escalate=escalate)
 
 
 def retried(facts: Facts) -> tuple[State, Cause | None]:

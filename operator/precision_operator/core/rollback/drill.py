@@ -70,7 +70,7 @@ def due(state: State, now: float) -> str:
     if state.phase is not Phase.HEALTHY or state.drilled:
         return ""
     passed = passed_at(state)
-    if incident is not None and incident.decided_at > (passed or 0.0):
+    if incident is not None and (passed is None or incident.decided_at > passed):
         return "there was a rollback since the last drill"
     if passed is not None:
         age_seconds = now - passed

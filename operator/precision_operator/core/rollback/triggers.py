@@ -104,7 +104,7 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
     criterion, strategy = facts.spec.criterion(worst.signal), rollback.strategies[severity]
     detected_at = min(_since(facts, f) for f in standing if f.severity is severity)
     sustained_at = min(f.since for f in standing if f.severity is severity) + rollback.gradual.sustain_seconds
-    level = criterion.enter if worst.severity is criterion.severity or criterion.warn is None else criterion.warn
+    level = criterion.enter if worst.severity is criterion.severity else criterion.warn
     return Trigger(
         severity=severity,
         scope=scope,

@@ -23,7 +23,7 @@ from precision_operator.core.rollback.comparing import canary_first, compare
 from precision_operator.core.rollback.followup import awaited, follow, hurry_from, in_our_hands, not_in_fallback
 from precision_operator.core.rollback.retry import reenabled
 from precision_operator.core.rollback.triggers import Trigger, find_trigger
-from precision_operator.reasons import Reason
+from precision_operator.reasons import Cause, Reason
 
 URGENCY = (Strategy.HOLD, Strategy.CANARY, Strategy.GRADUAL, Strategy.EMERGENCY)
 """Strategies, the most urgent last: within an incident it only rises."""
@@ -188,7 +188,7 @@ def held_alone(
     """These in the fallback, and nothing of all others. Restarted is of them who is overdue."""
     late = overdue(facts)
     return tuple(
-        into_fallback(facts, w, d, escalate=escalate and w.key in late, force=force and w.key in late)
+        into_fallback(facts, w, d, escalate=escalate and w.key in late, force=force)
         for w, d in in_our_hands(facts, keys)
     )
 
@@ -217,10 +217,9 @@ def rolling_back(facts: Facts) -> Outcome:
         again = facts.command(Reason.ROLLED_BACK, "retry")
         text = f"all of the fleet trains in {facts.spec.fallback}; to start again: {again}"
         done = replace(state, phase=Phase.HELD, reason=followed.incident.reason, message=text, failing=())
-        # What the next transition waits for, at once: it would be another write.
-        next_one = replace(done, transition_id=state.transition_id + 1)
-        waiting = reenabled(replace(facts, state=next_one))
-        return Outcome(done, everything(facts), waiting=waiting, notices=(Notify(Reason.ROLLED_BACK, text),))
+        return Outcome(
+            done, everything(facts), waiting=_waits_next(facts, done), notices=(Notify(Reason.ROLLED_BACK, text),)
+        )
     if followed.waiting.reason in (Reason.DEADLINE_EXCEEDED, Reason.BLOCKED):
         state = replace(state, reason=followed.waiting.reason)
     desired = _next_batch(facts, followed.incident, escalate=followed.escalate, force=followed.force)
@@ -259,8 +258,13 @@ def _retry_withdrawn(facts: Facts, state: State) -> Outcome:
     """A rollback was asked for beside the retry: the safer of the two counts, and the next transition voids the other."""
     again = facts.command(Reason.ROLLED_BACK, "retry")
     text = f"a rollback was asked for beside a retry: the fleet stays in {facts.spec.fallback}; to start again: {again}"
-    waiting = reenabled(replace(facts, state=replace(state, transition_id=state.transition_id + 1)))
+    waiting = _waits_next(facts, state)
     return Outcome(state, everything(facts), waiting=waiting, notices=(Notify(Reason.ROLLED_BACK, text),))
+
+
+def _waits_next(facts: Facts, state: State) -> Cause | None:
+    """What the transition after this state waits for, at once: later it would be another write."""
+    return reenabled(replace(facts, state=replace(state, transition_id=state.transition_id + 1)))
 
 
 def _record_lost(facts: Facts) -> Trigger:
