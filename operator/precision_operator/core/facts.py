@@ -68,8 +68,8 @@ class Facts:
 
     @cached_property
     def places(self) -> Places:
-        """Who takes the places of a step. Nobody joins a fleet that is too large: its assignment must not grow."""
-        return Places(self.fleet, self.attempt, self.free_slots if self.too_large is None else 0)
+        """Who takes the places of a step."""
+        return Places(self.fleet, self.attempt, self.free_slots)
 
     @cached_property
     def attempt(self) -> Attempt:

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
@@ -72,8 +72,8 @@ class _Request:
     at: float
     began: float
     fresh_until: float
-    grouped: "tuple[Mapping[str, _Request], Grouped] | None" = None
-    """Of the acknowledgement's: the other requests that were last grouped with it, and what came of it."""
+    grouped: "list[tuple[Mapping[str, _Request], Grouped]]" = field(default_factory=list)
+    """Of the acknowledgement's: the other requests that were grouped with it, and what came of it."""
 
 
 class Evaluator:
@@ -344,11 +344,12 @@ def _grouped(requests: Mapping[str, _Request], answers: Mapping[str, Sequence[Sa
     """The answers by pod; policies that share all of their requests share this too."""
     first = requests.get(ACK)
     others = {name: request for name, request in requests.items() if name != ACK}
-    if first is not None and first.grouped is not None and first.grouped[0] == others:
-        return first.grouped[1]
+    known = first.grouped if first is not None else []
+    for together, made in known:
+        if together == others:
+            return made
     found = group(answers, {name: Signal(name) for name in answers if name in set(Signal)}, at=at)
-    if first is not None:
-        first.grouped = (others, found)
+    known.append((others, found))
     return found
 
 

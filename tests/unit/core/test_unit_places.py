@@ -10,7 +10,7 @@ from precision_operator.api.workload import name_of
 from precision_operator.core.cohorts.units import Cohort, extend_units, moved_pods
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.model import PodSignals
-from tests.support.fleets import at_next_step, paused, phase_of, until
+from tests.support.fleets import at_next_step, paused, phase_of, respec, until
 from tests.support.unit_pods import asked, pods, replicas
 from tests.support.views import key, pod, reported, workload
 
@@ -117,3 +117,17 @@ def test_a_pod_that_was_asked_for_the_target_keeps_its_place_before_those_that_o
     seen = reported(**dict.fromkeys({"p0", "p1", "p2"} - {name}, PodSignals(Mode.FP16)))
     found = moved_pods("uid", view, 1, fallback=Mode.FP32, evaluation=seen, may_join=lambda _: True)
     assert [one.name for one in found] == [name]
+
+
+@pytest.mark.parametrize("passes", [6, 40], ids=["in a rollout", "guarded"])
+def test_in_a_fleet_that_has_grown_too_large_shares_stay_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, passes: int
+) -> None:
+    world = replicas(6, strategy={"steps": [{"setWeight": 50}, {"pause": {"duration": "5m"}}]})
+    world.run(passes)
+    shares, phase = world.state.shares, phase_of(world)
+    monkeypatch.setattr("precision_operator.core.facts.OBJECT_LIMIT_BYTES", 0)
+    respec(world, stages=policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}).spec.stages)
+    world.replace_pods("a")
+    world.run(4)
+    assert (world.state.shares, phase_of(world)) == (shares, phase) == ({key("a"): 3}, phase)

@@ -176,6 +176,7 @@ async def test_policies_that_share_all_answers_share_what_is_made_of_them_and_no
     assert same.pods is first.pods
     fewer = await evaluator.evaluate(replace(PLAN, queries=PLAN.queries[:1]))
     assert fewer.pods["a"].values == {Signal.OVERFLOW: 0.25}
+    assert (await evaluator.evaluate(PLAN)).pods is first.pods, "whoever asked for less between them"
     assert first.pods["a"].values == {Signal.OVERFLOW: 0.25, Signal.DIVERGENCE: 0.5}
     await clock.advance(PLAN.interval_seconds)
     source.answers["overflow"] = [at("a", 0.75)]

@@ -50,6 +50,15 @@ def test_a_partition_counts_from_the_first_ordinal() -> None:
     assert not revisions.passed(read_pod(pod))
 
 
+def test_without_a_partition_a_pod_below_the_first_ordinal_is_due_in_the_new_revision_too() -> None:
+    body = recorded("statefulset")
+    body["spec"] |= {"ordinals": {"start": 5}, "updateStrategy": {"type": "RollingUpdate"}}
+    revisions = read_statefulset(body).revisions
+    assert revisions is not None
+    members = [read_pod(recorded(f"statefulset-pod-{index}")) for index in (0, 1)]
+    assert [pod.view.name for pod in members if revisions.passed(pod)] == ["db-0"]
+
+
 @pytest.mark.parametrize(
     ("spec", "first", "count"),
     [

@@ -41,7 +41,7 @@ def _guard(facts: Facts) -> Outcome:
     state, retry = retried(facts)
     facts = replace(facts, state=state)
     window = promotion_waits(facts)
-    if window is None and not alerts(facts) and facts.admission_waits is None:
+    if window is None and not alerts(facts) and facts.admission_waits is None and facts.too_large is None:
         cohort = facts.places.in_cohort(len(facts.attempt.stages) - 1, state.members)
         state = replace(state, members=cohort.members, shares=cohort.shares)
     outcome = _follow_held(replace(facts, state=state))

@@ -46,7 +46,7 @@ def _revisions(body: Body) -> Revisions:
     return Revisions(
         current=text(status.get("currentRevision")),
         update=text(status.get("updateRevision")),
-        first=_first_index(body) + partition,
+        first=_first_index(body) + partition if partition else 0,
     )
 
 
