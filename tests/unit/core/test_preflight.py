@@ -9,7 +9,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.conditions import Condition
 from precision_operator.api.signals import Signal
-from precision_operator.api.state import Phase
+from precision_operator.api.state import HeldWorkload, Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.calling import calls
 from precision_operator.core.model import Observation, RunsOn
@@ -68,6 +68,12 @@ def test_a_workload_that_cannot_train_in_the_target_is_named_and_nothing_begins(
     assert found.message.startswith(f"w-1: {'a device of ' if 'capability' in why else ''}{why}")
     world.run(10)
     assert (world.state.phase, world.summary.reason, world.writes) == (Phase.PENDING, "PreflightFailed", 0)
+
+
+def test_a_workload_that_is_held_in_the_fallback_keeps_nobody_from_the_target() -> None:
+    world = fleet({"w-1": RunsOn("1.13.1", "cuda", "9.0")})
+    world.state = replace(world.state, held=(HeldWorkload(key("w-1"), "LossNotFinite", world.now),))
+    assert first(world).status == "True"
 
 
 @pytest.mark.parametrize(("count", "shown"), [(3, "w-2: "), (4, "; and 1 more")])
