@@ -396,6 +396,7 @@ OLD, LEAVING, NEW = (
         ((OLD, OLD), 3, False, False),
         ((OLD, LEAVING), 1, False, False),
         ((OLD, OLD, LEAVING), 2, False, False),
+        ((OLD, replace(OLD, pending=True)), 2, False, True),
     ],
     ids=[
         "all as before",
@@ -407,6 +408,7 @@ OLD, LEAVING, NEW = (
         "it is to grow",
         "it has shrunk",
         "one was leaving before",
+        "one does not run yet",
     ],
 )
 def test_a_restart_has_begun_when_one_pod_of_the_workload_was_taken_away(
