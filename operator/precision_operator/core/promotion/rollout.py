@@ -46,12 +46,13 @@ def rollout(facts: Facts) -> Outcome:
     facts = replace(facts, state=retried(facts)[0])
     # A policy whose steps were shortened in mid-rollout goes on from the last one.
     index = min(facts.state.step_index, len(facts.attempt.stages) - 1)
-    facts = replace(facts, state=replace(facts.state, step_index=index))
+    state = replace(facts.state, step_index=index)
     # The assignment of a fleet that has grown too large must not grow: who has moved stays, and nobody joins.
     if facts.too_large is None or not facts.spec.target.reduced:
         # A member that was deleted is replaced: a cohort without its canary has proved nothing.
-        cohort = facts.places.in_cohort(index, facts.state.members)
-        facts = replace(facts, state=replace(facts.state, members=cohort.members, shares=cohort.shares))
+        cohort = facts.places.in_cohort(index, state.members)
+        state = replace(state, members=cohort.members, shares=cohort.shares)
+    facts = replace(facts, state=state)
     before, state = facts, replace(facts.state, evidence_since=_evidence_since(facts), comparison=compared(facts))
     followed = follow_held(facts)
     state = replace(state, incident=followed.incident) if followed is not None else state
