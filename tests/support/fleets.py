@@ -44,6 +44,16 @@ def restart_only(count: int = 4, *, pods: int = 1, **spec: object) -> World:
     return world
 
 
+def promoted_new_only() -> World:
+    """All train in FP16, by pods that were made anew: ``delivery: NewOnly`` touches no running one."""
+    world = fleet(delivery="NewOnly", strategy={"steps": [{"setWeight": 100}]})
+    world.run(2)
+    for name in world.workloads:
+        world.replace_pods(name)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+    return world
+
+
 def emergency(world: World) -> World:
     """The losses of all of them turn to NaN."""
     world.bad = dict.fromkeys(world.workloads, NAN)

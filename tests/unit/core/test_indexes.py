@@ -15,9 +15,9 @@ from precision_operator.core.cohorts.units import by_index
 from precision_operator.core.model import PodView
 from precision_operator.core.progress import live_pods
 from tests.support.fleets import NAN, answer, at_next_step, change, condition, paused, phase_of, respec, until
+from tests.support.unit_pods import STEPS
 from tests.support.views import key
 
-STEPS = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}
 JOB = "batch/Job/a"
 
 

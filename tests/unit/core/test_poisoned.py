@@ -17,7 +17,18 @@ from precision_operator.core.derive import derive_facts
 from precision_operator.core.rollback.alone import hold
 from precision_operator.core.rollback.triggers import Trigger
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, held_names, promoted, respec, until
+from tests.support.fleets import (
+    NAN,
+    OVERFLOWS,
+    answer,
+    condition,
+    fleet,
+    held_names,
+    promoted,
+    promoted_new_only,
+    respec,
+    until,
+)
 from tests.support.rollbacks import MILD, QUICK
 from tests.support.views import key, keys
 
@@ -145,11 +156,7 @@ def test_a_trainer_that_ignores_its_rewind_stays_named_when_another_rollout_begi
 
 
 def test_weights_that_no_rewind_reaches_are_suspect_at_once() -> None:
-    world = fleet(delivery="NewOnly", strategy={"steps": [{"setWeight": 100}]})
-    world.run(2)
-    for name in world.workloads:
-        world.replace_pods(name)
-    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+    world = promoted_new_only()
     world.bad = {"hot-1": NAN}
     until(world, lambda w: w.state.held)
     assert condition(world, "WeightsSuspect").message.startswith("hot-1: ")

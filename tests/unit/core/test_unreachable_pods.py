@@ -20,9 +20,9 @@ from tests.support.fleets import (
     answer,
     condition,
     emergency,
-    fleet,
     paused,
     promoted,
+    promoted_new_only,
     respec,
     restart_only,
     until,
@@ -31,12 +31,7 @@ from tests.support.fleets import (
 
 def new_only() -> World:
     """All train in FP16, and a policy that waits until they finish finds NaN in them."""
-    world = fleet(delivery="NewOnly", strategy={"steps": [{"setWeight": 100}]})
-    world.run(2)
-    for name in world.workloads:
-        world.replace_pods(name)
-    until(world, lambda w: w.state.phase is Phase.HEALTHY)
-    return emergency(world)
+    return emergency(promoted_new_only())
 
 
 def new_only_without_memory() -> World:
