@@ -44,6 +44,7 @@ from precision_operator.signals.service import EvaluationService
 from precision_operator.workloads.reading import read_pod
 from tests.support import objects as b
 from tests.support.manual_clock import settle
+from tests.support.samples import sample
 from tests.support.server import SHIPPED, Server, install_all
 
 KEY = PolicyKey("default", "fleet")
@@ -84,14 +85,14 @@ class Trainers:
         if which == "ack":
             self.asked.append(self._clock.monotonic())
             return [self._acknowledgement(pod) for pod in self._pods() if pod.name not in self.silent]
-        return [Sample({"pod": pod.name}, self.bad.get(pod.name, {}).get(which, FINE[which])) for pod in self._pods()]
+        return [sample(pod.name, self.bad.get(pod.name, {}).get(which, FINE[which])) for pod in self._pods()]
 
     def _pods(self) -> list[PodView]:
         return [read_pod(body).view for (plural, *_), body in sorted(self._kube.objects.items()) if plural == "pods"]
 
     def _acknowledgement(self, pod: PodView) -> Sample:
         mode = pod.effective_mode or Mode.FP32
-        return Sample({"pod": pod.name, "mode": mode.value, "generation": str(pod.generation)}, -1.0)
+        return sample(pod.name, -1.0, mode=mode.value, generation=str(pod.generation))
 
 
 class Controller:

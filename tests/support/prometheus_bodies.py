@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ class Server:
     """Instead of ``reply``: what to say to a request of this head."""
     stream: Stream | None = None
     """Instead of ``reply``: writes by itself until it is done or the event is set."""
+    tls: ssl.SSLContext | None = None
     port: int = 0
     heads: list[str] = field(default_factory=list)
     open: int = 0
@@ -56,14 +58,14 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls is not None else ''}://127.0.0.1:{self.port}"
 
     def handle(self, connection: socket.socket) -> None:
         with self.lock:
             self.open += 1
             self.accepted += 1
         try:
-            with connection:
+            with connection if self.tls is None else self.tls.wrap_socket(connection, server_side=True) as connection:
                 while head := _head(connection):
                     self.heads.append(head)
                     if self.stream is not None:
@@ -92,9 +94,9 @@ def _head(connection: socket.socket) -> str:
 
 
 @contextmanager
-def serve(reply: bytes = b"", stream: Stream | None = None) -> Iterator[Server]:
+def serve(reply: bytes = b"", stream: Stream | None = None, *, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """A running server."""
-    server = Server(reply, stream=stream)
+    server = Server(reply, stream=stream, tls=tls)
     threads: list[threading.Thread] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server.port = listener.getsockname()[1]

@@ -183,9 +183,12 @@ class RunsOn:
     """Ranks of its process group; 0: it does not say."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PodSignals:
-    """What Prometheus says of one pod. None: no sample. NaN and infinities are kept as they are."""
+    """What Prometheus says of one pod. None: no sample. NaN and infinities are kept as they are.
+
+    Nobody changes one. It is not frozen, for there is a new one of each pod in every reading: that takes a third so long.
+    """
 
     mode: Mode | None = None
     generation: int | None = None

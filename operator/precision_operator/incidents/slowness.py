@@ -30,7 +30,7 @@ class SlownessCheck:
 
 
 def _batch(sample: Sample) -> float | None:
-    size = count_text(sample.labels.get("batch_size"))
+    size = count_text(sample.labels.batch_size)
     return float(size) if size else None
 
 
@@ -86,7 +86,7 @@ def say(check: SlownessCheck, answer: Sequence[Sample] | str, pods: Mapping[str,
         return f"{check.name}: unknown ({answer})"
     found: dict[str, float] = {}
     for sample in answer:
-        value, workload = check.value(sample), pods.get(sample.labels.get("pod", ""))
+        value, workload = check.value(sample), pods.get(sample.labels.pod)
         if workload is not None and value is not None and value == value:
             found[workload] = max(found.get(workload, value), value, key=lambda v: (check.bad(v), v))
     if not found:

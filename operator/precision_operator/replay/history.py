@@ -4,13 +4,15 @@ import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.reasons import Cause
 from precision_operator.signals.grouping import group
-from precision_operator.signals.port import MetricHistory, Sample
+from precision_operator.signals.port import Labels, MetricHistory, Reading, Sample
 from precision_operator.signals.promql import written
 from precision_operator.signals.queries import ACK, BUILT_IN, STEPS, render
 
@@ -98,7 +100,8 @@ async def _chunk(
             continue
         by_time: dict[int, list[Sample]] = {}
         for series in found:
+            labels = msgspec.convert(series.labels, Labels)
             for moment, value in series.points:
-                by_time.setdefault(math.floor(moment + 0.5), []).append(Sample(series.labels, value))
+                by_time.setdefault(math.floor(moment + 0.5), []).append(Sample(labels, Reading(moment, value)))
         answers[name] = dict(by_time)
     return answers, errors

@@ -97,7 +97,8 @@ class Endpoint:
             raise self._not_answering()
         slots = self._slots[author]
         try:
-            await within(self._clock, WAIT_SECONDS, slots.take(namespace, urgent=urgent))
+            if not slots.took(namespace, urgent=urgent):
+                await within(self._clock, WAIT_SECONDS, slots.take(namespace, urgent=urgent))
         except TimeoutError:
             raise SourceUnavailable(
                 f"endpoint {self._name!r}: no slot within {WAIT_SECONDS:g} s; it is too slow for what is asked of it"
@@ -175,7 +176,15 @@ class _FairSlots:
         self._waiting = {True: Turns(), False: Turns()}
         """By urgency."""
 
+    def took(self, namespace: str, *, urgent: bool) -> bool:
+        """Take a slot where one is free and nobody waits; whether it was taken."""
+        if any(self._waiting.values()) or not self._has_room(urgent) or not self._may(namespace):
+            return False
+        self._hold(namespace, urgent)
+        return True
+
     async def take(self, namespace: str, *, urgent: bool) -> None:
+        """Wait for a slot."""
         waiter = self._waiting[urgent].wait(namespace)
         self._grant()
         try:
@@ -195,9 +204,12 @@ class _FairSlots:
     def _grant(self) -> None:
         for urgent, lane in self._waiting.items():
             while self._has_room(urgent) and (namespace := lane.next(self._may)) is not None:
-                self._held[namespace] += 1
-                self._urgent += urgent
+                self._hold(namespace, urgent)
                 lane.grant(namespace)
+
+    def _hold(self, namespace: str, urgent: bool) -> None:
+        self._held[namespace] += 1
+        self._urgent += urgent
 
     def _has_room(self, urgent: bool) -> bool:
         return self._held.total() < self._most and not (urgent and self._urgent >= self._most_urgent)

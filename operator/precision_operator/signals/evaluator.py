@@ -35,6 +35,7 @@ _PURGE_SECONDS = 5.0
 """How often answers that are not shared any more are looked for: there may be thousands."""
 WORK_SECONDS = 300.0
 """How seldom it is asked what the work so far would have taken in FP32: it grows slowly, and nothing is decided by it."""
+_SIGNALS = {signal.value: signal for signal in Signal}
 _NAMED = 3
 """How many pods a log line names."""
 
@@ -348,7 +349,7 @@ def _grouped(requests: Mapping[str, _Request], answers: Mapping[str, Sequence[Sa
     for together, made in known:
         if together == others:
             return made
-    found = group(answers, {name: Signal(name) for name in answers if name in set(Signal)}, at=at)
+    found = group(answers, {name: _SIGNALS[name] for name in answers if name in _SIGNALS}, at=at)
     known.append((others, found))
     return found
 

@@ -7,12 +7,41 @@ from typing import Protocol
 import msgspec
 
 
-class Sample(msgspec.Struct, frozen=True, gc=False):
-    """One element of an instant vector. There are tens of thousands an interval: made in C, and not looked at by gc."""
+class Labels(msgspec.Struct, frozen=True, gc=False):
+    """Of all labels of a series those that are read here; empty: it has none of that name."""
 
-    labels: Mapping[str, str]
+    pod: str = ""
+    mode: str = ""
+    generation: str = ""
+    torch: str = ""
+    device: str = ""
+    capability: str = ""
+    world_size: str = ""
+    batch_size: str = ""
+
+
+class Reading(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A number, and when it was evaluated."""
+
+    at: float
+    """Seconds since the epoch."""
     value: float
     """NaN and infinities are kept."""
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False, rename={"labels": "metric", "reading": "value"}):
+    """One element of an instant vector, as Prometheus writes it.
+
+    There are tens of thousands an interval: they are made in C from the answer's text, and not looked at by gc.
+    """
+
+    labels: Labels
+    reading: Reading
+
+    @property
+    def value(self) -> float:
+        """NaN and infinities are kept."""
+        return self.reading.value
 
 
 @dataclass(frozen=True, slots=True)

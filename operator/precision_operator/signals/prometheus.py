@@ -13,20 +13,21 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import requests
 from prometheus_api_client import PrometheusConnect
-from urllib3.exceptions import HTTPError
-from urllib3.util.retry import Retry
+from urllib3.exceptions import HTTPError, NewConnectionError
+from urllib3.exceptions import TimeoutError as NoAnswer
 
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.port import Sample, Series
-from precision_operator.signals.transport import BoundedAdapter, Element, PlainSession, shorten
+from precision_operator.signals.transport import BoundedSession, shorten
 
 T = TypeVar("T")
 
@@ -71,24 +72,29 @@ class PrometheusSource:
             raise SourceUnavailable(
                 f"endpoint {self._name!r}: all query threads were busy for {limit:g} s; Prometheus hangs or is too slow"
             ) from None
-        client = self._idle.pop() if self._idle else _Client(self._endpoint)
-        self._busy.add(client)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[T]] = loop.create_future()
         try:
-            answer = self._pool.submit(ask, client, deadline)
+            client = self._idle.pop() if self._idle else _Client(self._endpoint)
+            self._pool.submit(self._work, loop, client, ask, deadline, answer)
         except RuntimeError:
             self._room.release()
             raise SourceUnavailable(f"endpoint {self._name!r}: the source is closed") from None
-        loop = asyncio.get_running_loop()
-        answer.add_done_callback(lambda done: self._hand_back(loop, client, done))
+        except (HTTPError, ValueError) as error:
+            self._room.release()
+            text = f"endpoint {self._name!r}: its URL cannot be used ({type(error).__name__}); see its host and port"
+            raise SourceUnavailable(text) from None
+        self._busy.add(client)
         try:
-            async with asyncio.timeout_at(loop.time() + deadline - time.monotonic()):
-                return await asyncio.wrap_future(answer)
-        except TimeoutError:
-            client.abort()
-            raise SourceUnavailable(f"endpoint {self._name!r}: no answer within {limit:g} s") from None
-        except asyncio.CancelledError:
-            client.abort()
-            raise
+            await asyncio.wait({answer}, timeout=deadline - time.monotonic())
+        finally:
+            if not answer.done():  # else the thread and its client are another query's by now
+                client.abort()
+                answer.cancel()
+        if answer.cancelled():
+            raise SourceUnavailable(f"endpoint {self._name!r}: no answer within {limit:g} s")
+        try:
+            return answer.result()
         except SignalError as error:
             raise type(error)(f"endpoint {self._name!r}: {error}") from None
 
@@ -100,20 +106,39 @@ class PrometheusSource:
         while self._idle:
             self._idle.pop().close()
 
-    def _hand_back(self, loop: asyncio.AbstractEventLoop, client: "_Client", done: "Future[list[T]]") -> None:
-        """Runs in the thread that asked, when it is free again."""
-        healthy = not done.cancelled() and done.exception() is None
-
-        def hand_back() -> None:
-            self._busy.discard(client)
-            self._room.release()
-            if healthy:
-                self._idle.append(client)
-
-        if not healthy:
+    def _work(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        client: "_Client",
+        ask: "Callable[[_Client, float], list[T]]",
+        deadline: float,
+        answer: "asyncio.Future[list[T]]",
+    ) -> None:
+        """In a thread: ask, and give the answer and the thread back in one turn of the loop."""
+        found: list[T] = []
+        error: BaseException | None = None
+        try:
+            found = ask(client, deadline)
+        except BaseException as failure:  # noqa: BLE001  whatever it is belongs to who asked
+            error = failure
             client.close()
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(hand_back)
+        with suppress(RuntimeError):  # the loop is closed: nobody asks any more
+            loop.call_soon_threadsafe(self._hand_back, client, answer, found, error)
+        error = None  # its traceback holds this frame
+
+    def _hand_back(
+        self, client: "_Client", answer: "asyncio.Future[list[T]]", found: list[T], error: BaseException | None
+    ) -> None:
+        self._busy.discard(client)
+        self._room.release()
+        if error is None:
+            self._idle.append(client)
+        if answer.done():
+            return  # nobody waits any more
+        if error is None:
+            answer.set_result(found)
+        else:
+            answer.set_exception(error)
 
 
 class _Client:
@@ -121,14 +146,9 @@ class _Client:
 
     def __init__(self, endpoint: PrometheusEndpoint) -> None:
         self._endpoint = endpoint
-        session = PlainSession()
-        session.trust_env = False
-        session.verify = endpoint.ca_file or True
         url = endpoint.url.rstrip("/")
-        self._session = session
-        self._connect = PrometheusConnect(url=url, session=session, retry=Retry(0), timeout=endpoint.timeout_seconds)
-        self._adapter = BoundedAdapter(endpoint.max_response_bytes)
-        session.mount(url, self._adapter)  # over the library's own
+        self._session = BoundedSession(url, ca_file=endpoint.ca_file, max_bytes=endpoint.max_response_bytes)
+        self._connect = PrometheusConnect(url=url, session=self._session, timeout=endpoint.timeout_seconds)
 
     def ask(self, query: str, deadline: float) -> list[Sample]:
         """Send ``query`` and read its vector before ``deadline`` (monotonic). Blocks.
@@ -137,8 +157,8 @@ class _Client:
             SignalError: see PrometheusSource.vector; nothing else.
         """
         oldest = time.time() - STAMP_SECONDS
-        elements = self._send(deadline, lambda options: self._connect.custom_query(query, **options))
-        return [_sample(cast(Element, element), oldest=oldest) for element in elements]
+        samples = self._send(deadline, lambda options: self._connect.custom_query(query, **options))
+        return _fresh(cast(list[Sample], samples), oldest=oldest)
 
     def ask_range(self, query: str, span: tuple[float, float, float], deadline: float) -> list[Series]:
         """As ``ask``, over a span of (start, end, step)."""
@@ -154,27 +174,26 @@ class _Client:
         left = deadline - time.monotonic()
         if left <= 0:
             raise SourceUnavailable("no time left for the query")
-        self._adapter.deadline = deadline
+        self._session.deadline = deadline
         try:
             self._connect.headers = self._headers()
             # In whole seconds, so that the address is the same again; our own deadline is exact. The library hands
-            # `timeout` on to requests, which takes a float.
+            # `timeout` on, which may be a float.
             return send({"params": {"timeout": f"{math.ceil(left)}s"}, "timeout": cast(int, left)})
         except SignalError:
             raise
-        except requests.Timeout:
-            raise SourceUnavailable(f"no answer within {self._endpoint.timeout_seconds:g} s") from None
         except (requests.RequestException, HTTPError, OSError, ValueError, AttributeError) as error:
             # AttributeError: urllib3 finds its socket gone, when `abort` came in between
+            if isinstance(error, NoAnswer) and not isinstance(error, NewConnectionError):
+                raise SourceUnavailable(f"no answer within {self._endpoint.timeout_seconds:g} s") from None
             raise SourceUnavailable(shorten(f"{type(error).__name__}: {_root(error)}")) from error
 
     def abort(self) -> None:
         """From another thread: make the blocked read return."""
-        self._adapter.abort()
+        self._session.abort()
 
     def close(self) -> None:
         """Close the connection, also where somebody still holds it (the traceback of an error does)."""
-        self._adapter.abort()
         self._session.close()
 
     def _headers(self) -> dict[str, str]:
@@ -185,25 +204,24 @@ class _Client:
         return headers
 
 
-def _sample(element: Element, *, oldest: float) -> Sample:
-    stamp, number = element.value
-    try:
-        # float() takes more than Prometheus writes: 1_0, digits of other scripts.
-        value = float(number if number.isascii() and "_" not in number else "")
-    except ValueError:
-        raise SourceUnavailable(shorten(f"expected samples with a numeric value, found {element!r}")) from None
-    if stamp < oldest:
+def _fresh(samples: list[Sample], *, oldest: float) -> list[Sample]:
+    stale = next((sample.reading.at for sample in samples if not sample.reading.at >= oldest), None)
+    if stale is not None:
         raise SourceUnavailable(
-            f"the answer is stamped {oldest + STAMP_SECONDS - stamp:.0f} s ago, expected less than "
+            f"the answer is stamped {oldest + STAMP_SECONDS - stale:.0f} s ago, expected less than "
             f"{STAMP_SECONDS:g} s: a cache lies between, or a clock is wrong"
         )
-    return Sample(element.metric, value)
+    return samples
 
 
 def _series(element: object) -> Series:
     if isinstance(element, dict):
         labels, pairs = element.get("metric"), element.get("values")
-        if isinstance(labels, dict) and isinstance(pairs, list):
+        if (
+            isinstance(labels, dict)
+            and isinstance(pairs, list)
+            and all(isinstance(text, str) for text in labels.values())
+        ):
             try:
                 return Series(labels, tuple((float(at), float(value)) for at, value in pairs))
             except (TypeError, ValueError):

@@ -30,13 +30,10 @@ from tests.support.fake_kube import FakeKube, Key
 from tests.support.fleets import promoted
 from tests.support.manual_clock import ManualClock
 from tests.support.mitigations import MILD, QUICK, SLOW
+from tests.support.samples import sample
 
 BATCH, TENSOR, CPU = CHECKS
 PODS = {"a-1": "a", "b-1": "b", "b-2": "b"}
-
-
-def sample(pod: str, value: float = 1.0, **labels: str) -> Sample:
-    return Sample({"pod": pod, **labels}, value)
 
 
 class Exporters:

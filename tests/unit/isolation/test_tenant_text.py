@@ -20,8 +20,8 @@ from precision_operator.kube.events import EventRecorder, PolicyRef
 from precision_operator.kube.port import EVENTS
 from precision_operator.observability.logging import JsonFormatter
 from precision_operator.signals.grouping import group
-from precision_operator.signals.port import Sample
 from tests.support.fake_kube import FakeKube
+from tests.support.samples import sample
 
 pytestmark = pytest.mark.slow
 
@@ -82,8 +82,8 @@ def test_of_a_policys_annotations_only_ours_are_kept_and_no_long_one() -> None:
 @pytest.mark.parametrize("generation", ["1" * 5_000, str(2**49 + 1), "²", "٣", "1_0", "", "-1"])
 def test_a_series_with_a_generation_that_is_none_costs_its_pod_the_acknowledgement_only(generation: str) -> None:
     samples = [
-        Sample({"pod": "hostile", "mode": "fp16", "generation": generation}, -1.0),
-        Sample({"pod": "good", "mode": "fp16", "generation": "7"}, -1.0),
+        sample("hostile", -1.0, mode="fp16", generation=generation),
+        sample("good", -1.0, mode="fp16", generation="7"),
     ]
     found = group({"ack": samples}, {}, at=10.0).pods
     assert (found["hostile"].generation, found["good"].generation) == (None, 7)

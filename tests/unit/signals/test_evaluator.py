@@ -16,6 +16,7 @@ from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import Sample
 from precision_operator.signals.queries import CHECKPOINT
 from tests.support.manual_clock import ManualClock, settle
+from tests.support.samples import sample
 
 PLAN = EvaluationPlan(
     endpoint="main",
@@ -25,10 +26,6 @@ PLAN = EvaluationPlan(
     interval_seconds=2,
     queries=(("overflow", ""), ("divergence", "")),
 )
-
-
-def at(pod: str, value: float, **labels: str) -> Sample:
-    return Sample({"pod": pod, **labels}, value)
 
 
 class Source:
@@ -58,10 +55,10 @@ def make(source: Source, clock: ManualClock, **queries: str) -> Evaluator:
 async def test_answers_are_split_by_pod() -> None:
     clock = ManualClock()
     source = Source(
-        precision_info=[at("a", -2.0, mode="fp16", generation="3"), at("b", -1.0, mode="fp32", generation="2")],
-        training_steps_total=[at("a", 40.0)],
-        overflow=[at("a", 0.25)],
-        loss=[at("a", math.nan), at("c", -0.1)],
+        precision_info=[sample("a", -2.0, mode="fp16", generation="3"), sample("b", -1.0, mode="fp32", generation="2")],
+        training_steps_total=[sample("a", 40.0)],
+        overflow=[sample("a", 0.25)],
+        loss=[sample("a", math.nan), sample("c", -0.1)],
     )
     # "steps" and "overflow" share words: the steps query names genesis_training_steps_total only
     source.answers = {k: source.answers[k] for k in ("overflow", "precision_info", "training_steps_total", "loss")}
@@ -79,7 +76,7 @@ async def test_answers_are_split_by_pod() -> None:
 
 async def test_checkpoints_are_asked_for_where_the_plan_says_so_and_that_begins_nothing_anew() -> None:
     clock = ManualClock()
-    source = Source(checkpoint=[at("a", -30.0), at("b", math.nan)])
+    source = Source(checkpoint=[sample("a", -30.0), sample("b", math.nan)])
     evaluator = make(source, clock)
     first = await evaluator.evaluate(PLAN)
     assert (first.pods, len(source.asked)) == ({}, 6)
@@ -93,13 +90,13 @@ async def test_checkpoints_are_asked_for_where_the_plan_says_so_and_that_begins_
 async def test_the_newest_acknowledgement_counts_and_a_contradiction_counts_for_nothing() -> None:
     source = Source(
         precision_info=[
-            at("a", 100.0, mode="fp16", generation="3"),
-            at("a", 102.0, mode="fp32", generation="4"),
-            at("b", 100.0, mode="fp16", generation="3"),
-            at("b", 100.0, mode="fp32", generation="3"),
-            at("c", 100.0, mode="int4", generation="-1"),
-            at("d", math.nan, mode="fp16", generation="3"),
-            at("e", 100.0, mode="fp16", generation="9" * 5000),
+            sample("a", 100.0, mode="fp16", generation="3"),
+            sample("a", 102.0, mode="fp32", generation="4"),
+            sample("b", 100.0, mode="fp16", generation="3"),
+            sample("b", 100.0, mode="fp32", generation="3"),
+            sample("c", 100.0, mode="int4", generation="-1"),
+            sample("d", math.nan, mode="fp16", generation="3"),
+            sample("e", 100.0, mode="fp16", generation="9" * 5000),
         ]
     )
     evaluation = await make(source, ManualClock()).evaluate(PLAN)
@@ -115,7 +112,7 @@ async def test_a_pod_with_two_series_has_no_value_and_nobody_else_is_the_worse_f
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A namespace holds pods of others too: theirs must not blind the guard of the fleet."""
-    source = Source(overflow=[at("a", 0.0), at("a", 1.0), at("b", 0.5)])
+    source = Source(overflow=[sample("a", 0.0), sample("a", 1.0), sample("b", 0.5)])
     clock = ManualClock()
     evaluator = make(source, clock)
     for _ in range(3):
@@ -128,10 +125,10 @@ async def test_a_pod_with_two_series_has_no_value_and_nobody_else_is_the_worse_f
 
 
 async def test_an_answer_without_any_pod_is_an_error_and_a_foreign_series_without_one_is_not() -> None:
-    evaluation = await make(Source(overflow=[Sample({}, 1.0)]), ManualClock()).evaluate(PLAN)
+    evaluation = await make(Source(overflow=[sample("", 1.0)]), ManualClock()).evaluate(PLAN)
     assert evaluation.pods == {}
     assert str(evaluation.errors["overflow"]).startswith("MissingPodLabel: none of 1 series")
-    evaluation = await make(Source(overflow=[Sample({}, 1.0), at("a", 0.5)]), ManualClock()).evaluate(PLAN)
+    evaluation = await make(Source(overflow=[sample("", 1.0), sample("a", 0.5)]), ManualClock()).evaluate(PLAN)
     assert evaluation.pods["a"].values == {Signal.OVERFLOW: 0.5}
     assert {name: str(error) for name, error in evaluation.errors.items()} == {}
 
@@ -170,7 +167,7 @@ async def test_policies_that_ask_the_same_share_the_requests() -> None:
 
 async def test_policies_that_share_all_answers_share_what_is_made_of_them_and_no_others() -> None:
     clock = ManualClock()
-    source = Source(overflow=[at("a", 0.25)], loss=[at("a", 0.5)])
+    source = Source(overflow=[sample("a", 0.25)], loss=[sample("a", 0.5)])
     evaluator = make(source, clock)
     first, same = await evaluator.evaluate(PLAN), await evaluator.evaluate(PLAN)
     assert same.pods is first.pods
@@ -179,7 +176,7 @@ async def test_policies_that_share_all_answers_share_what_is_made_of_them_and_no
     assert (await evaluator.evaluate(PLAN)).pods is first.pods, "whoever asked for less between them"
     assert first.pods["a"].values == {Signal.OVERFLOW: 0.25, Signal.DIVERGENCE: 0.5}
     await clock.advance(PLAN.interval_seconds)
-    source.answers["overflow"] = [at("a", 0.75)]
+    source.answers["overflow"] = [sample("a", 0.75)]
     assert (await evaluator.evaluate(PLAN)).pods["a"].values[Signal.OVERFLOW] == 0.75
 
 
@@ -284,7 +281,7 @@ async def test_a_plan_that_cannot_be_carried_out_is_told_why_and_asks_nothing(
 
 
 async def test_an_admins_query_takes_the_built_in_ones_place() -> None:
-    source = Source(mine=[at("a", 0.7)])
+    source = Source(mine=[sample("a", 0.7)])
     plan = replace(PLAN, queries=(("overflow", "mine"),))
     evaluation = await make(source, ManualClock(), mine=GOOD).evaluate(plan)
     assert evaluation.pods["a"].values == {Signal.OVERFLOW: 0.7}
@@ -306,7 +303,7 @@ async def test_requests_are_observed_and_a_namespace_that_is_none_is_an_error() 
 
 
 async def test_a_policys_own_query_is_asked_confined_where_the_admin_allows_it() -> None:
-    source = Source(mine=[at("a", 0.7)])
+    source = Source(mine=[sample("a", 0.7)])
     plan = replace(PLAN, raw=(("overflow", "max by (pod) (max_over_time(mine[$window]))"),))
     evaluation = await Evaluator({"main": source}, {}, ManualClock(), allow_raw=True).evaluate(plan)
     assert evaluation.pods["a"].values == {Signal.OVERFLOW: 0.7}
@@ -337,10 +334,12 @@ async def test_a_policys_own_query_that_may_not_be_asked_is_not_and_nothing_else
 
 
 async def test_a_pod_whose_device_has_no_room_for_fp32_is_named_and_of_all_others_nothing_is_known() -> None:
-    source = Source(precision_info=[at("a", -1.0, mode="fp16", generation="3")], memory_headroom=[at("a", 2.0**30)])
+    source = Source(
+        precision_info=[sample("a", -1.0, mode="fp16", generation="3")], memory_headroom=[sample("a", 2.0**30)]
+    )
     evaluation = await make(source, ManualClock()).evaluate(PLAN)
     assert evaluation.pods["a"].fp32_shortage_bytes == 2.0**30
-    other = await make(Source(training_steps_total=[at("a", 40.0)]), ManualClock()).evaluate(PLAN)
+    other = await make(Source(training_steps_total=[sample("a", 40.0)]), ManualClock()).evaluate(PLAN)
     assert other.pods["a"].fp32_shortage_bytes is None
 
 
@@ -348,7 +347,10 @@ async def test_a_series_with_a_generation_of_5000_digits_costs_its_pod_the_gener
     None
 ):
     source = Source(
-        precision_info=[at("a", -1.0, mode="fp16", generation="9" * 5000), at("b", -1.0, mode="fp16", generation="3")]
+        precision_info=[
+            sample("a", -1.0, mode="fp16", generation="9" * 5000),
+            sample("b", -1.0, mode="fp16", generation="3"),
+        ]
     )
     evaluation = await make(source, ManualClock()).evaluate(PLAN)
     assert {name: str(error) for name, error in evaluation.errors.items()} == {}
@@ -358,7 +360,7 @@ async def test_a_series_with_a_generation_of_5000_digits_costs_its_pod_the_gener
 
 async def test_the_work_so_far_is_asked_once_in_a_while_and_waited_for_by_nobody() -> None:
     clock = ManualClock()
-    source = Source(fp32_baseline_step=[at("a", 7200.0)])
+    source = Source(fp32_baseline_step=[sample("a", 7200.0)])
     evaluator, plan = make(source, clock), replace(PLAN, work=True)
     first = await evaluator.evaluate(plan)
     assert "a" not in first.pods, "it is not answered yet"

@@ -7,12 +7,14 @@ import json
 import math
 import threading
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from lab.cluster.pki import Authority
 from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.prometheus import PrometheusSource
@@ -34,9 +36,11 @@ PATIENCE_SECONDS = 60.0
 
 @asynccontextmanager
 async def source_of(
-    url: str, *, limit: float = 2.0, max_bytes: int = 100_000, token: str = "", threads: int = 2
+    url: str, *, limit: float = 2.0, max_bytes: int = 100_000, token: str = "", ca_file: str = "", threads: int = 2
 ) -> AsyncIterator[PrometheusSource]:
-    endpoint = PrometheusEndpoint(url=url, timeout_seconds=limit, max_response_bytes=max_bytes, bearer_token_file=token)
+    endpoint = PrometheusEndpoint(
+        url=url, timeout_seconds=limit, max_response_bytes=max_bytes, bearer_token_file=token, ca_file=ca_file
+    )
     source = PrometheusSource("main", endpoint, threads=threads)
     try:
         yield source
@@ -55,7 +59,7 @@ async def until(condition: object, *, seconds: float = PATIENCE_SECONDS) -> None
 
 VALUES = {
     "empty": (success("vector", []), []),
-    "numbers": (vector("0", "-1.5", "1e-3"), [0.0, -1.5, 0.001]),
+    "numbers": (vector("0", "-1.5", "1e-3", 2), [0.0, -1.5, 0.001, 2.0]),
     "NaN and infinities": (vector("NaN", "+Inf", "-Inf"), [math.nan, math.inf, -math.inf]),
     "duplicates are passed on": (vector("1", "2", pod="p"), [1.0, 2.0]),
     "infos are no warnings": (
@@ -103,7 +107,7 @@ REFUSED: dict[str, tuple[bytes, type[SignalError], str]] = {
         "numeric value",
     ),
     "value no number": (http(vector("many")), SourceUnavailable, "numeric value"),
-    "value not a string": (http(vector(3)), SourceUnavailable, "numeric value, found {.metric.: {"),
+    "no number beside an infinity": (http(vector("+Inf", "many")), SourceUnavailable, "'many'"),
     "400 bad_data": (
         http(failure("bad_data", "1:5: parse error: unclosed parenthesis"), "400 Bad Request"),
         QueryInvalid,
@@ -237,6 +241,57 @@ async def test_the_environments_proxy_and_netrc_are_ignored(monkeypatch: pytest.
     with serve(http(vector("1"))) as server:
         async with source_of(server.url) as source:
             assert len(await source.vector("q")) == 1
+
+
+async def test_an_endpoint_over_tls_is_believed_by_the_authority_that_the_admin_names_alone(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path / "one"), Authority(tmp_path / "other")
+    authority.ensure()
+    other.ensure()
+    with serve(http(vector("1")), tls=authority.issue("p", "p", addresses=["127.0.0.1"]).serving()) as server:
+        async with source_of(server.url, ca_file=str(authority.certificate)) as source:
+            assert len(await source.vector("q")) == 1
+        for ca_file in (str(other.certificate), ""):
+            async with source_of(server.url, ca_file=ca_file) as source:
+                with pytest.raises(SourceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+                    await source.vector("q")
+        async with source_of(
+            server.url.replace("127.0.0.1", "localhost"), ca_file=str(authority.certificate)
+        ) as source:
+            with pytest.raises(SourceUnavailable, match="Hostname mismatch"):
+                await source.vector("q")
+
+
+async def test_credentials_in_the_url_are_sent_as_such() -> None:
+    with serve(http(vector("1"))) as server:
+        async with source_of(server.url.replace("//", "//user:p%40%C3%9Fs@")) as source:
+            await source.vector("q")
+    assert f"Authorization: Basic {b64encode('user:p@ßs'.encode()).decode()}" in server.heads[0]
+
+
+async def test_a_path_in_the_url_is_kept() -> None:
+    with serve(http(vector("1"))) as server:
+        async with source_of(f"{server.url}/mimir/prometheus/") as source:
+            await source.vector("up + 1")
+    assert server.heads[0].startswith("GET /mimir/prometheus/api/v1/query?query=up+%2B+1&timeout=2s HTTP/1.1")
+
+
+async def test_credentials_in_the_url_go_before_a_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret")
+    with serve(http(vector("1"))) as server:
+        async with source_of(server.url.replace("//", "//user:pass@"), token=str(tmp_path / "token")) as source:
+            await source.vector("q")
+    assert [line for line in server.heads[0].lower().splitlines() if line.startswith("authorization")] == [
+        f"authorization: basic {b64encode(b'user:pass').decode().lower()}"
+    ]
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:99999", "127.0.0.1:port", "[::1"])
+async def test_a_url_that_is_none_is_said_at_each_query_without_its_credentials(place: str) -> None:
+    async with source_of(f"http://user:hunter2@{place}", threads=1) as source:
+        for _ in range(3):
+            with pytest.raises(SourceUnavailable, match="URL cannot be used") as caught:
+                await source.vector("q")
+            assert "hunter2" not in str(caught.value)
 
 
 async def test_credentials_in_the_url_are_not_told() -> None:

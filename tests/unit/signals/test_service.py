@@ -18,6 +18,7 @@ from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.queries import CHECKPOINT
 from precision_operator.signals.service import DEADLINE_SECONDS, STALE_INTERVALS, EvaluationService, phase
 from tests.support.manual_clock import ManualClock, settle
+from tests.support.samples import sample
 
 PLAN = EvaluationPlan("main", "team", window_seconds=60, min_steps=5, interval_seconds=15)
 EVERY = 15.0
@@ -68,7 +69,7 @@ class Partly:
     async def vector(self, query: str) -> Sequence[Sample]:
         if "nonfinite_loss" in query:
             await asyncio.Event().wait()
-        return [Sample({"pod": "p"}, 1.0)]
+        return [sample("p", 1.0)]
 
 
 class Rig:
