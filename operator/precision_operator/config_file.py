@@ -69,7 +69,15 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
 
 
 def _check_endpoint(endpoint: PrometheusEndpoint, *, where: str) -> None:
-    url = urlsplit(endpoint.url)
+    try:
+        url = urlsplit(endpoint.url)
+        usable = bool(url.hostname) and url.port != 0  # raises where it is no port
+    except ValueError:
+        usable = False
+    if not usable:  # not quoted: it may hold a password
+        raise ConfigurationError(
+            f"{where}.url: expected a host, and a port of 1 to 65535 or none, found something else"
+        )
     if endpoint.bearer_token_file and url.scheme != "https" and url.hostname not in _LOOPBACK:
         raise ConfigurationError(
             f"{where}.url: expected https:// beside bearerTokenFile, found {url.scheme}://, by which the token could be "

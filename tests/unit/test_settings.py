@@ -75,6 +75,14 @@ def test_file_that_is_not_yaml_is_named(tmp_path: Path) -> None:
         load_settings(path, environment={})
 
 
+@pytest.mark.parametrize("place", ["h:99999", "h:0", "h:port", "[::1", ":9090", ""])
+def test_a_url_of_prometheus_without_a_host_or_with_what_is_no_port_is_refused_unquoted(place: str) -> None:
+    raw = {"prometheus": {"east": {"url": f"http://user:hunter2@{place}/prometheus"}}}
+    with pytest.raises(ConfigurationError, match=r"prometheus\.east\.url: expected a host, and a port") as caught:
+        parse_settings(raw, environment={})
+    assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", ["http://prometheus:9090", "HTTP://prometheus", "http://127.0.0.1.example.org"])
 def test_a_token_is_not_sent_to_prometheus_over_plain_http(url: str) -> None:
     endpoint = {"url": url, "bearerTokenFile": "/token"}
