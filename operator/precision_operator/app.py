@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import math
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -68,6 +69,12 @@ QUEUE_SILENCE_SECONDS = 60.0
 """A key that waits longer than this is not being served."""
 
 TICK_SECONDS = 1.0
+
+YOUNG_OBJECTS = 20_000
+"""How many new objects the collector waits for: a reading of 1,000 pods makes a tenth of them, and leaves no cycles."""
+
+FREEZE_SECONDS = 300.0
+"""How often what has come to live long is hidden from the collector."""
 
 DEADLINE_MARGIN_SECONDS = 1.0
 """An evaluation may take so much longer than one query."""
@@ -319,13 +326,15 @@ class App:
                 source.close()
 
     async def _tick(self) -> None:
-        frozen = False
+        frozen_at = -math.inf
         while True:
-            if self._inventory.ready and not frozen:
-                # The caches are what lives long: the collector need not look through them for every thousand samples.
+            now = self._clock.monotonic()
+            if self._inventory.ready and now - frozen_at >= FREEZE_SECONDS:
+                # The caches live long: the collector need not look through them for every few thousand samples.
+                gc.unfreeze()  # of what was frozen before, some is garbage by now
                 gc.collect()
                 gc.freeze()
-                frozen = True
+                frozen_at = now
             if self._queue.oldest_seconds < QUEUE_SILENCE_SECONDS or not self._elector.is_leader:
                 self._watchdog.beat("queue")
             await self._clock.sleep(TICK_SECONDS)
@@ -346,6 +355,7 @@ class App:
 async def run(settings: Settings, access: Access, stop: asyncio.Event) -> None:
     """Connect and run until ``stop``."""
     sys.setswitchinterval(SWITCH_SECONDS)
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     metrics = Metrics()
     writes: Mapping[str, bool] = {"create": True, "update": True, "patch": True, "delete": True}
 
