@@ -53,7 +53,7 @@ from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.grouping import group
 from precision_operator.signals.plan import EvaluationPlan
-from precision_operator.signals.port import Labels, MetricSource, Reading, Sample, Series
+from precision_operator.signals.port import Labels, MetricSource, Sample, Series
 from precision_operator.workloads.budgets import Budgets
 from precision_operator.workloads.identity import workload_key
 from precision_operator.workloads.kinds.suspension import LAST_APPLIED, stated_by
@@ -99,7 +99,7 @@ def readers() -> Mapping[str, Reader]:
         "labels of a run": _described,
         "labels of evidence": _kept,
         "labels of a slow trainer": lambda text: say(
-            CHECKS[0], [Sample(Labels(pod="p", batch_size=text), Reading(0.0, 1.0))], {"p": "w"}
+            CHECKS[0], [Sample(Labels(pod="p", batch_size=text), 1.0)], {"p": "w"}
         ),
         "labels of a pod that a rollback restarted": lambda text: with_steps(
             Cost(), _steps(text), _steps(text), pods={text: "w"}, since=1.0
@@ -346,15 +346,15 @@ def _echoed(text: str) -> object:
 
 def _grouped(text: str) -> object:
     samples = [
-        Sample(Labels(pod="p", mode=text, generation=text), Reading(0.0, -1.0)),
-        Sample(Labels(pod=text, mode="fp16"), Reading(0.0, -1.0)),
+        Sample(Labels(pod="p", mode=text, generation=text), -1.0),
+        Sample(Labels(pod=text, mode="fp16"), -1.0),
     ]
     return group({"ack": samples, "overflow": samples}, {"overflow": Signal.OVERFLOW}, at=0.0)
 
 
 def _described(text: str) -> object:
     labels = msgspec.convert(dict.fromkeys(RUN_LABELS, text) | {"pod": "p"}, Labels)
-    said = group({"run": [Sample(labels, Reading(0.0, 1.0))]}, {}, at=0.0).pods["p"].runs_on
+    said = group({"run": [Sample(labels, 1.0)]}, {}, at=0.0).pods["p"].runs_on
     if said is None or max(map(len, (said.torch, said.device, said.capability))) > MESSAGE_CHARACTERS:
         raise ValueError("expected a bounded description of the run")
     return said

@@ -298,6 +298,8 @@ async def test_a_policys_own_query_sees_no_other_namespace_on_a_real_prometheus(
         found = await source.vector(confine(query, NAMESPACE))
         assert {"calm", "new"} <= {sample.labels.pod for sample in found}
         assert "foreign" not in {sample.labels.pod for sample in found}
+        past = await source.history(confine(query, NAMESPACE), time.time() - 1, time.time(), 1.0)
+        assert {series.labels.get("namespace", NAMESPACE) for series in past} == {NAMESPACE}
     source.close()
 
 

@@ -15,16 +15,18 @@ from precision_operator.api.modes import parse_mode
 from precision_operator.api.wire import generation_text
 from precision_operator.errors import SourceUnavailable
 from precision_operator.signals.grouping import group
-from precision_operator.signals.port import Labels, Reading, Sample
-from precision_operator.signals.prometheus import _fresh
+from precision_operator.signals.port import Labels, Sample
+from precision_operator.signals.prometheus import _samples
 from precision_operator.signals.queries import ACK
-from precision_operator.signals.transport import _samples, _target
+from precision_operator.signals.transport import _elements, _target
 from tests.support.samples import sample
 
-NO_NUMBERS = [" 1", "1_0", "many", "", "٣"]
+NO_NUMBERS = ["1_0", "many", "", "٣"]
 """As Prometheus writes them."""
-NUMBERS = st.one_of(st.floats(allow_nan=False).map(repr), st.sampled_from(["NaN", "+Inf", "-Inf", "0", *NO_NUMBERS]))
-STAMPS = st.one_of(st.integers(0, 200).map(float), st.floats(0, 200))
+NUMBERS = st.one_of(
+    st.floats(allow_nan=False).map(repr), st.sampled_from(["NaN", "+Inf", "-Inf", "0", " 1", *NO_NUMBERS])
+)
+STAMPS = st.one_of(st.integers(0, 200), st.floats(0, 200))
 LABELS = st.dictionaries(st.sampled_from(["pod", "mode", "generation"]), st.text(max_size=4))
 
 
@@ -34,17 +36,20 @@ def test_of_a_whole_vector_what_is_a_number_and_fresh_is_a_sample_and_nothing_el
 ) -> None:
     result = [{"metric": labels, "value": [at, number]} for labels, at, number in found]
     body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
-    samples = _samples(body)
-    if any(number in NO_NUMBERS for _, _, number in found):
-        assert samples is None
-        return
-    assert samples is not None
-    assert str(samples) == str([Sample(Labels(**labels), Reading(at, float(number))) for labels, at, number in found])
-    if all(at >= 100.0 for _, at, _ in found):
-        assert _fresh(samples, oldest=100.0) == samples
+    elements = _elements(body)
+    assert elements is not None
+    assert len(elements) == len(found)
+    for element, (labels, at, number) in zip(elements, found, strict=True):
+        if at >= 100.0 and number not in NO_NUMBERS:
+            assert str(_samples([element], oldest=100.0)) == str([Sample(Labels(**labels), float(number))])
+        else:
+            with pytest.raises(SourceUnavailable):
+                _samples([element], oldest=100.0)
+    if all(at >= 100.0 and number not in NO_NUMBERS for _, at, number in found):
+        assert len(_samples(elements, oldest=100.0)) == len(found)
     else:
         with pytest.raises(SourceUnavailable):
-            _fresh(samples, oldest=100.0)
+            _samples(elements, oldest=100.0)
 
 
 ACKNOWLEDGED = st.builds(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from precision_operator.signals.port import Labels, Reading, Sample
+from precision_operator.signals.port import Labels, Sample
 
 
 def sample(pod: str, value: float = 1.0, **labels: str) -> Sample:
     """The pod's; with other labels of the series, of those that are read."""
-    return Sample(Labels(pod=pod, **labels), Reading(0.0, value))
+    return Sample(Labels(pod=pod, **labels), value)

@@ -12,7 +12,7 @@ from precision_operator.core.model import Evaluation
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.reasons import Cause
 from precision_operator.signals.grouping import group
-from precision_operator.signals.port import Labels, MetricHistory, Reading, Sample
+from precision_operator.signals.port import Labels, MetricHistory, Sample
 from precision_operator.signals.promql import written
 from precision_operator.signals.queries import ACK, BUILT_IN, STEPS, render
 
@@ -102,6 +102,6 @@ async def _chunk(
         for series in found:
             labels = msgspec.convert(series.labels, Labels)
             for moment, value in series.points:
-                by_time.setdefault(math.floor(moment + 0.5), []).append(Sample(labels, Reading(moment, value)))
+                by_time.setdefault(math.floor(moment + 0.5), []).append(Sample(labels, value))
         answers[name] = dict(by_time)
     return answers, errors

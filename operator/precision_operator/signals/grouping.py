@@ -62,10 +62,10 @@ def _by_pod(
     values: dict[str, dict[Signal, float]] = {pod: {} for samples in found.values() for pod in samples}
     for name, signal in signals.items():
         for pod, sample in found.get(name, {}).items():
-            values[pod][signal] = sample.reading.value
+            values[pod][signal] = sample.value
     acknowledged, runs = found.get(ACK, {}), found.get(RUN, {})
     steps, shortage, memory, work, checkpoints = (
-        {pod: sample.reading.value for pod, sample in found.get(name, {}).items()}
+        {pod: sample.value for pod, sample in found.get(name, {}).items()}
         for name in (STEPS, SHORTAGE, FP32_MEMORY, WORK, CHECKPOINT)
     )
     pods: dict[str, PodSignals] = {}

@@ -20,28 +20,12 @@ class Labels(msgspec.Struct, frozen=True, gc=False):
     batch_size: str = ""
 
 
-class Reading(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A number, and when it was evaluated."""
-
-    at: float
-    """Seconds since the epoch."""
-    value: float
-    """NaN and infinities are kept."""
-
-
-class Sample(msgspec.Struct, frozen=True, gc=False, rename={"labels": "metric", "reading": "value"}):
-    """One element of an instant vector, as Prometheus writes it.
-
-    There are tens of thousands an interval: they are made in C from the answer's text, and not looked at by gc.
-    """
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """One element of an instant vector. There are tens of thousands an interval: made in C, and not looked at by gc."""
 
     labels: Labels
-    reading: Reading
-
-    @property
-    def value(self) -> float:
-        """NaN and infinities are kept."""
-        return self.reading.value
+    value: float
+    """NaN and infinities are kept."""
 
 
 @dataclass(frozen=True, slots=True)

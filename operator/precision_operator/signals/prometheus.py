@@ -27,7 +27,7 @@ from urllib3.exceptions import TimeoutError as NoAnswer
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.port import Sample, Series
-from precision_operator.signals.transport import BoundedSession, shorten
+from precision_operator.signals.transport import BoundedSession, Element, shorten
 
 T = TypeVar("T")
 
@@ -157,8 +157,8 @@ class _Client:
             SignalError: see PrometheusSource.vector; nothing else.
         """
         oldest = time.time() - STAMP_SECONDS
-        samples = self._send(deadline, lambda options: self._connect.custom_query(query, **options))
-        return _fresh(cast(list[Sample], samples), oldest=oldest)
+        elements = self._send(deadline, lambda options: self._connect.custom_query(query, **options))
+        return _samples(cast(list[Element], elements), oldest=oldest)
 
     def ask_range(self, query: str, span: tuple[float, float, float], deadline: float) -> list[Series]:
         """As ``ask``, over a span of (start, end, step)."""
@@ -204,14 +204,31 @@ class _Client:
         return headers
 
 
-def _fresh(samples: list[Sample], *, oldest: float) -> list[Sample]:
-    stale = next((sample.reading.at for sample in samples if not sample.reading.at >= oldest), None)
+def _samples(elements: Sequence[Element], *, oldest: float) -> list[Sample]:
+    # float() takes more than Prometheus writes: 1_0, digits of other scripts.
+    written = "".join([element.value.number for element in elements])
+    try:
+        samples = [Sample(element.metric, float(element.value.number)) for element in elements]
+    except ValueError:
+        samples = []
+    if len(samples) < len(elements) or "_" in written or not written.isascii():
+        wrong = next(element for element in elements if not _is_number(element.value.number))
+        raise SourceUnavailable(shorten(f"expected samples with a numeric value, found {wrong!r}"))
+    stale = next((element.value.at for element in elements if element.value.at < oldest), None)
     if stale is not None:
         raise SourceUnavailable(
             f"the answer is stamped {oldest + STAMP_SECONDS - stale:.0f} s ago, expected less than "
             f"{STAMP_SECONDS:g} s: a cache lies between, or a clock is wrong"
         )
     return samples
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return text.isascii() and "_" not in text
 
 
 def _series(element: object) -> Series:

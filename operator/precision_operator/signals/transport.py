@@ -26,12 +26,10 @@ from requests.utils import get_auth_from_url
 from urllib3.connection import HTTPConnection
 
 from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
-from precision_operator.signals.port import Sample
+from precision_operator.signals.port import Labels
 
 _CHUNK = 64 * 1024
 _LONGEST_MESSAGE = 300
-_INFINITE = b'"+Inf"]'
-"""The one number of Prometheus that msgspec does not take as it is written. No label's value ends so."""
 
 
 _ADDRESSES = 512
@@ -46,9 +44,24 @@ def _target(url: str, params: tuple[tuple[str, str], ...]) -> str:
     return plain.path_url
 
 
+class Value(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A number as Prometheus writes it."""
+
+    at: float
+    """When it was evaluated; seconds since the epoch."""
+    number: str
+
+
+class Element(msgspec.Struct, frozen=True, gc=False):
+    """One sample as Prometheus writes it."""
+
+    metric: Labels
+    value: Value
+
+
 class _Data(msgspec.Struct):
     resultType: Literal["vector"]
-    result: list[Sample]
+    result: list[Element]
 
 
 class _Vector(msgspec.Struct):
@@ -60,7 +73,7 @@ class _Vector(msgspec.Struct):
     isPartial: object = None
 
 
-_VECTOR = msgspec.json.Decoder(_Vector, strict=False)  # numbers are written as text
+_VECTOR = msgspec.json.Decoder(_Vector)
 """Reads what nearly every answer is, in half the time; what is anything else is looked at field by field."""
 
 
@@ -77,11 +90,10 @@ class VectorAnswer:
         self.content = content
 
     def json(self) -> object:
-        """The checked envelope, as the library takes it apart; of a vector with its samples."""
-        body = self.content.replace(_INFINITE, b'"Inf"]')
-        if "/query_range" not in self.url and (samples := _samples(body)) is not None:
-            return {"data": {"result": samples}}
-        envelope = _object(body)
+        """The checked envelope, as the library takes it apart; of a vector with an ``Element`` for each sample."""
+        if "/query_range" not in self.url and (elements := _elements(self.content)) is not None:
+            return {"data": {"result": elements}}
+        envelope = _object(self.content)
         if envelope.get("status") != "success":
             raise SourceUnavailable(shorten(f"expected status success, found {_complaint(envelope)}"))
         if envelope.get("warnings"):
@@ -198,7 +210,7 @@ def _refusal(status: int, body: bytes) -> SignalError:
     return SourceUnavailable(shorten(f"HTTP {status}: {_complaint(envelope)}"))
 
 
-def _samples(body: bytes) -> list[Sample] | None:
+def _elements(body: bytes) -> list[Element] | None:
     """Of a whole vector without warnings; None: it must be looked at more closely."""
     try:
         answer = _VECTOR.decode(body)
@@ -211,7 +223,7 @@ def _wrong(result: Sequence[object]) -> object:
     """The first that is no sample: a message quotes that, and never a whole answer."""
     for element in result:
         try:
-            msgspec.convert(element, Sample, strict=False)
+            msgspec.convert(element, Element)
         except msgspec.ValidationError:
             return element
     return None

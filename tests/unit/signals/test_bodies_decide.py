@@ -116,7 +116,7 @@ TABLE: dict[str, tuple[dict[str, bytes | Stream], str, str]] = {
     "speed +Inf, over a baseline of 0": ({"speed": each("+Inf")}, "Hold NotANumber", "Keep NotANumber"),
     "share of failures 0/0: no run has ended": ({"failures": each("NaN")}, P, "Keep"),
     "memory NaN": ({"memory": each("NaN")}, "Hold NotANumber", "Keep NotANumber"),
-    "a number that is no text": ({"overflow": each(0.9)}, R, R),
+    "a number that is no text": ({"overflow": each(0.9)}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
     "a text that is no number": ({"overflow": each("high")}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
     "an empty value": ({"overflow": each("")}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
     "a number as Python writes it": ({"overflow": each("0_9")}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),

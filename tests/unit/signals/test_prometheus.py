@@ -59,7 +59,7 @@ async def until(condition: object, *, seconds: float = PATIENCE_SECONDS) -> None
 
 VALUES = {
     "empty": (success("vector", []), []),
-    "numbers": (vector("0", "-1.5", "1e-3", 2), [0.0, -1.5, 0.001, 2.0]),
+    "numbers": (vector("0", "-1.5", "1e-3"), [0.0, -1.5, 0.001]),
     "NaN and infinities": (vector("NaN", "+Inf", "-Inf"), [math.nan, math.inf, -math.inf]),
     "duplicates are passed on": (vector("1", "2", pod="p"), [1.0, 2.0]),
     "infos are no warnings": (
@@ -107,6 +107,7 @@ REFUSED: dict[str, tuple[bytes, type[SignalError], str]] = {
         "numeric value",
     ),
     "value no number": (http(vector("many")), SourceUnavailable, "numeric value"),
+    "value not a string": (http(vector(3)), SourceUnavailable, "numeric value, found {.metric.: {"),
     "no number beside an infinity": (http(vector("+Inf", "many")), SourceUnavailable, "'many'"),
     "400 bad_data": (
         http(failure("bad_data", "1:5: parse error: unclosed parenthesis"), "400 Bad Request"),
