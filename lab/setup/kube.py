@@ -1,4 +1,4 @@
-"""Compile Kubernetes: every command in one binary, and the pause program."""
+"""Compile Kubernetes: what keeps running in one binary; kubectl, helm and the pause program by themselves."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from lab.setup.go import compiled_once, find_go
 VERSION = "v1.36.3"
 COMMANDS = (
     "etcd",
-    "helm",
     "kstatus",
     "kube-apiserver",
     "kube-controller-manager",
     "kube-proxy",
     "kube-scheduler",
-    "kubectl",
     "kubelet",
     "lab-dns",
 )
+"""Those of the one binary."""
 ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
 """Whatever the machine's own settings of Go are."""
 
-_PROGRAMS = ("kube", "pause")
+_PROGRAMS = ("helm", "kube", "kubectl", "pause")
 MODULE = paths.ROOT / "lab" / "kube"
 
 

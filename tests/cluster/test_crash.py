@@ -40,13 +40,13 @@ async def test_operator_killed_between_commit_and_patches_is_finished_by_the_nex
         mortal = await MortalClient.connect(access)
         mortal.phase, mortal.survive, mortal.after_the_write = "RollingBack", survive, after_the_write
         async with operating(mortal, settings, access) as first:
-            await until_phase(kubectl, namespace, "Healthy")
+            await until_phase(shadow, "Healthy")
             shadow.overflow = {HOT[0]: 0.8, HOT[1]: 0.8}
             await asyncio.wait({first}, timeout=PATIENCE_SECONDS)
             assert first.done(), "the operator outlived its death"
-        died = state_of(kubectl, namespace)
+        died = state_of(shadow)
         assert died.phase is Phase.ROLLING_BACK
         async with operating(await KubeClient.connect(access), settings, access):
-            status = await until_phase(kubectl, namespace, "Held")
+            status = await until_phase(shadow, "Held")
         assert status["generation"] == died.generation
         assert all(modes == {"fp32"} for modes in shadow.modes().values())

@@ -96,21 +96,21 @@ async def _killed(step: Step, kubectl: Kubectl, shadow: ShadowTrainers, access: 
     mortal = await JobsMortalClient.connect(access)
     mortal.dies = step
     async with operating(mortal, settings, access) as first:
-        await until_phase(kubectl, namespace, "Healthy")
+        await until_phase(shadow, "Healthy")
         shadow.overflow = {SHADOW: 0.8}
         await asyncio.wait({first}, timeout=PATIENCE_SECONDS)
         assert first.done(), f"the operator outlived its death: {step}"
-    recorded = await asyncio.to_thread(state_of, kubectl, namespace)
+    recorded = await asyncio.to_thread(state_of, shadow)
     suspended = [_suspended(body) for body in await asyncio.to_thread(_jobs, kubectl, namespace)]
     async with operating(await KubeClient.connect(access), settings, access):
-        await until_phase(kubectl, namespace, "Held")
+        await until_phase(shadow, "Held")
         await asyncio.to_thread(
             wait_for,
-            lambda: not state_of(kubectl, namespace).suspensions,
+            lambda: not state_of(shadow).suspensions,
             what="an end of all suspensions",
             seconds=PATIENCE_SECONDS,
         )
-    jobs, left = _jobs(kubectl, namespace), state_of(kubectl, namespace)
+    jobs, left = _jobs(kubectl, namespace), state_of(shadow)
     return Kill(recorded, suspended, jobs, left, shadow.modes().get(SHADOW, set()))
 
 

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import NoReturn
 
-from lab.cluster import Kubectl
 from lab.waiting import wait_for
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.state import State
@@ -18,11 +17,21 @@ from precision_operator.api.wire import mapping
 from precision_operator.app import App
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
-from precision_operator.kube.port import ASSIGNMENTS, JOBS, UNCONDITIONAL, Deletion, JsonObject, Operation, Resource
+from precision_operator.kube.port import (
+    ASSIGNMENTS,
+    JOBS,
+    POLICIES,
+    UNCONDITIONAL,
+    Deletion,
+    JsonObject,
+    Operation,
+    Resource,
+)
 from precision_operator.observability.metrics import Metrics
 from precision_operator.settings import LeaseSettings, Settings
 from tests.support.cluster_fleet import Json
 from tests.support.cluster_scene import PATIENCE_SECONDS
+from tests.support.shadow_trainers import ShadowTrainers
 
 LEASE = LeaseSettings(duration_seconds=2.0, renew_seconds=1.5, retry_seconds=0.3)
 
@@ -145,25 +154,22 @@ async def operating(client: KubeClient, settings: Settings, access: Access) -> A
         await client.close()
 
 
-def find(kubectl: Kubectl, namespace: str) -> Json:
-    """The policy's status."""
-    found = kubectl.find("ppol", "fleet", "-n", namespace) or {}
-    status: Json = found.get("status", {})
-    return status
-
-
-def state_of(kubectl: Kubectl, namespace: str) -> State:
+def state_of(shadow: ShadowTrainers) -> State:
     """The operator's own record."""
-    return parse_assignment(kubectl.json("get", "precisionassignment", "fleet", "-n", namespace))
+    return parse_assignment(shadow.get(ASSIGNMENTS, "fleet") or {})
 
 
-async def until_phase(kubectl: Kubectl, namespace: str, phase: str) -> Json:
-    """Wait in a thread, so that the operator goes on in the loop."""
+async def until_phase(shadow: ShadowTrainers, phase: str) -> Json:
+    """Wait in a thread for the policy's status, so that the operator goes on in the loop."""
+
+    def status() -> Json:
+        found: Json = (shadow.get(POLICIES, "fleet") or {}).get("status", {})
+        return found
 
     def probe() -> Json | None:
-        status = find(kubectl, namespace)
-        return status if status.get("phase") == phase else None
+        found = status()
+        return found if found.get("phase") == phase else None
 
     return await asyncio.to_thread(
-        wait_for, probe, what=f"phase {phase}", seconds=PATIENCE_SECONDS, found=lambda: str(find(kubectl, namespace))
+        wait_for, probe, what=f"phase {phase}", seconds=PATIENCE_SECONDS, found=lambda: str(status())
     )
