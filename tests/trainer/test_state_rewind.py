@@ -66,7 +66,7 @@ def test_a_checkpoint_that_cannot_be_read_refuses_a_rewind_and_training_goes_on(
             session.write('{"generation":1,"mode":"fp32","rewind":true}')()
 
         at: dict[int, Callable[[], object]] = {45: ask, 50: patch.undo}
-        session.run(at, steps=60, checkpoint_every=10, healthy_after=5, step_interval_seconds=0.01)
+        session.run(at, steps=60, checkpoint_every=10, healthy_after=5, quick_disk=True)
     assert [line["reason"] for line in session.events("rewind_failed")] == ["request"]
     assert session.value("genesis_rewind_failures_total") == 1
     assert session.value("genesis_training_step") == 60
@@ -109,7 +109,7 @@ def test_poisoned_weights_are_gone_after_the_request_and_the_result_is_that_of_a
                 next(model[0].parameters()).fill_(float("nan"))
             session.write('{"generation":1,"mode":"fp32","rewind":true}')()
 
-    session.run({45: poison}, steps=60, checkpoint_every=10, healthy_after=5, step_interval_seconds=0.03)
+    session.run({45: poison}, steps=60, checkpoint_every=10, healthy_after=5, quick_disk=True)
     rewound = session.events("rewound")
     assert len(rewound) == 1
     assert rewound[0]["step"] in (30, 40)
@@ -142,7 +142,7 @@ def test_without_a_sentinel_the_metrics_call_for_the_rewind_that_mends_poisoned_
             session.write('{"generation":2,"mode":"fp32","rewind":true}')()
 
     at = {45: poison, 45 + LOOK_AFTER_STEPS + 10: roll_back}
-    session.run(at, steps=90, checkpoint_every=10, healthy_after=5, step_interval_seconds=0.01)
+    session.run(at, steps=90, checkpoint_every=10, healthy_after=5, quick_disk=True)
     assert nonfinite[0] >= 5
     assert session.value("genesis_fp16_overflow_steps_total") == LOOK_AFTER_STEPS + 1
     assert [line["step"] for line in session.events("weights_not_finite")] == [45 + LOOK_AFTER_STEPS]
@@ -152,7 +152,7 @@ def test_without_a_sentinel_the_metrics_call_for_the_rewind_that_mends_poisoned_
 
 
 def test_a_request_to_rewind_that_waits_at_start_is_carried_out_once(session: Session) -> None:
-    session.run(steps=30, checkpoint_every=10, healthy_after=5, step_interval_seconds=0.01)
+    session.run(steps=30, checkpoint_every=10, healthy_after=5, quick_disk=True)
     healthy = max(int(p.parent.name[5:]) for p in (session.directory / "checkpoints").glob("step-*/healthy.json"))
     assert healthy < 30
     session.request.write_text('{"generation":4,"mode":"fp32","rewind":true}')
@@ -170,7 +170,7 @@ def test_a_request_that_rewinds_and_halves_the_loss_scale_does_both(
     session.request.write_text('{"generation":1,"mode":"fp16"}')
     text = '{"generation":2,"mode":"fp16","rewind":true,"lossScaleFactor":0.5,"growthInterval":4000}'
     ask = {45: lambda: session.request.write_text(text)}
-    session.run(ask, steps=60, checkpoint_every=10, healthy_after=5, step_interval_seconds=0.01)
+    session.run(ask, steps=60, checkpoint_every=10, healthy_after=5, quick_disk=True)
     assert [line["loss_scale"] for line in session.events("loss_scale_tuned")] == [512.0]
     assert session.value("genesis_rewinds_total") == 1
     assert session.value("genesis_loss_scale") == 512.0

@@ -119,7 +119,7 @@ def test_trouble_starts_the_count_anew(trouble: list[Step]) -> None:
 
 
 def test_checkpoints_more_frequent_than_the_proof_still_become_healthy(session: Session) -> None:
-    session.run(steps=60, checkpoint_every=5, healthy_after=20, step_interval_seconds=0.005)
+    session.run(steps=60, checkpoint_every=5, healthy_after=20, quick_disk=True)
     tagged = [line["step"] for line in session.events("checkpoint_healthy")]
     assert tagged
     assert session.value("genesis_last_healthy_checkpoint_step") == tagged[-1]

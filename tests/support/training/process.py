@@ -30,6 +30,9 @@ class Process:
         os.close(descriptor)
         # For appending: reading here must not move the place at which the process writes.
         self._output = open(path, "a+", encoding="utf-8")  # noqa: SIM115  (closed in close)
+        self._lines: list[dict[str, Any]] = []
+        self._read = 0
+        """Where the first line begins that is not in ``_lines``: a condition looks every 50 ms, a trainer may say much."""
         settings = {
             **os.environ,
             "PYTHONPATH": str(ROOT / "trainer_image"),
@@ -56,8 +59,12 @@ class Process:
     @property
     def lines(self) -> list[dict[str, Any]]:
         """The whole ones: of the last, only a part may be written yet."""
-        self._output.seek(0)
-        return [json.loads(line) for line in self._output if line.startswith("{") and line.endswith("\n")]
+        self._output.seek(self._read)
+        while (line := self._output.readline()).endswith("\n"):
+            self._read = self._output.tell()
+            if line.startswith("{"):
+                self._lines.append(json.loads(line))
+        return list(self._lines)
 
     @property
     def text(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from precision_trainer.checkpoint.background import Background, Job
 from precision_trainer.job import train as train_module
 from precision_trainer.job.loop import Loop
 from precision_trainer.job.options import TrainOptions
@@ -34,7 +35,16 @@ class Session:
         self.metrics = Metrics()
         self.lines: list[dict[str, Any]] = []
 
-    def run(self, at: Mapping[int, Callable[[], object]] | None = None, **options: object) -> StopFlag:
+    def run(
+        self, at: Mapping[int, Callable[[], object]] | None = None, *, quick_disk: bool = False, **options: object
+    ) -> StopFlag:
+        """Train until the end, or until a step stops it.
+
+        Args:
+            at: what happens before a step, by its number.
+            quick_disk: each checkpoint and each tag is on disk before training goes on.
+            options: of the command.
+        """
         stop = StopFlag(JsonLog())
         actions = at or {}
         original = Loop._step
@@ -49,6 +59,8 @@ class Session:
         with self._patch.context() as patch:
             patch.setattr(Loop, "_step", step)
             patch.setattr(train_module, "Metrics", lambda: self.metrics)
+            if quick_disk:
+                patch.setattr(Background, "submit", _and_wait)
             # Asked at every boundary: tests count steps, and a step may take less than the interval.
             patch.setattr(boot, "RequestFile", functools.partial(RequestFile, min_interval_seconds=0.0))
             settings: dict[str, Any] = {**SMALL, "checkpoint_dir": str(self.directory / "checkpoints"), **options}
@@ -76,6 +88,14 @@ class Session:
         path = self.directory / "checkpoints" / f"step-{step:012d}" / "state.pt"
         state: dict[str, Any] = torch.load(path, weights_only=True)
         return state
+
+
+_submit = Background.submit
+
+
+def _and_wait(background: Background, name: str, step: int, job: Job) -> None:
+    _submit(background, name, step, job)
+    assert background.close(wait_seconds=60), f"{name} of step {step} takes more than a minute"
 
 
 def STOP() -> None:
