@@ -60,9 +60,9 @@ class Failing:
     severity: Annotated[Severity, Field(absent=Severity.P1)]
     since: Annotated[float, Time(absent=0.0)]
     count: Annotated[int, Field()] = 1
-    """Evaluations in a row that found it, counted until they are enough to act on."""
+    """Evaluations in a row that found it, as core/evidence/confirmation.py counts them."""
     evaluated_at: Annotated[float, Time()] = 0.0
-    """The evaluation that was counted last: the same one never counts twice."""
+    """The evaluation that was counted last."""
     measured: Annotated[str, Field()] = ""
     """What that evaluation found, for a person."""
 

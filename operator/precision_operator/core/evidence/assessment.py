@@ -10,7 +10,7 @@ from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, PolicySpec, Severity, Strategy
 from precision_operator.api.state import Failing
-from precision_operator.core.evidence.confirmation import believed, counted
+from precision_operator.core.evidence.confirmation import believed, counted, unseen
 from precision_operator.core.evidence.readings import Breach, Reading, Unknown, judge
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
@@ -138,8 +138,8 @@ def update_failing(
 ) -> tuple[Failing, ...]:
     """The breaches that stand after this evaluation.
 
-    A new breach starts its clock; Ok ends it; Unknown changes nothing, in either direction. Breaches of workloads that
-    are not judged any more (rolled back, gone) end. ``clock_since``: what is dated before was dated by another clock.
+    What a breach and what Unknown make of one says confirmation.py; Ok ends it. Breaches of workloads that are not
+    judged any more (rolled back, gone) end. ``clock_since``: what is dated before was dated by another clock.
     """
     before = {(f.key, f.signal, f.severity): f for f in old}
     known_of = {(f.key, f.signal): f for f in old}
@@ -157,7 +157,7 @@ def update_failing(
                 standing.append(counted(found, now, spec.evaluation, clock_since=clock_since))
             elif isinstance(reading, Unknown):
                 # Where too many were in breach to list them all, it may be one of the rest.
-                standing += [known] if known else rest[signal]
+                standing += map(unseen, [known] if known else rest[signal])
     return tuple(sorted(set(standing), key=lambda f: (f.key, f.signal, f.severity)))
 
 
@@ -184,10 +184,9 @@ def listed(failing: Sequence[Failing]) -> tuple[Failing, ...]:
 def confirmed(
     failing: Iterable[Failing], spec: PolicySpec, *, limit: int, stood_seconds: Callable[[float], float]
 ) -> tuple[Failing, ...]:
-    """The breaches that more than ``limit`` evaluations in a row found, and that call for a rollback.
+    """The breaches that are believed, where ``limit`` evaluations in a row are not enough, and that call for a rollback.
 
-    Evaluations are counted, not time: an evaluation without data lets time pass, but has seen nothing. What is answered
-    gradually, or by canary, must have stood for its time besides (``stood_seconds``: since then).
+    What is answered gradually, or by canary, must have stood for its time besides (``stood_seconds``: since then).
     """
     rules, unhurried = spec.rollback, (Strategy.GRADUAL, Strategy.CANARY)
     return tuple(

@@ -29,6 +29,14 @@ def counted(found: Failing | None, now: Failing, spec: EvaluationSpec, *, clock_
     return replace(now, since=found.since, count=found.count + 1)
 
 
+def unseen(found: Failing) -> Failing:
+    """The breach after an evaluation without data, which has seen nothing: it neither counts nor ends a breach.
+
+    By time instead of by count, one breach that silence follows would confirm itself.
+    """
+    return found
+
+
 def believed(found: Failing, limit: int) -> bool:
     """Whether the breach counts, where so many evaluations in a row are not enough."""
     return found.count > limit
