@@ -35,8 +35,11 @@ Action = Callable[[], int]
 CHECK_WORKERS = 2
 """One a core."""
 
-CLUSTER_WORKERS = 2
+CLUSTER_WORKERS = 3
 """These tests wait for other programs most of their time."""
+
+TRAINER_WORKERS = 3
+"""So do these, for processes that import torch. They share nothing that is dear to set up, so each takes the next test."""
 
 
 @dataclass
@@ -81,18 +84,18 @@ class Suite:
         program = str(Path(sys.executable).with_name(command[0]))
         return self.stage(" ".join(command), lambda: call([program, *command[1:]]))
 
-    def pytest(self, *folders: str, workers: int = 1, options: Sequence[str] = ()) -> bool:
+    def pytest(self, *folders: str, workers: int = 1, by_file: bool = True, options: Sequence[str] = ()) -> bool:
         """Run the tests of folders. None found is a failure: pytest says so with an exit code of its own.
 
         ``workers``: processes that share the files among them, each with a control plane of its own: tests of one file
-        share what they set up. ``options``: pytest's own; they name the report too.
+        share what they set up. Not ``by_file``: that share the tests. ``options``: pytest's own; they name the report too.
         """
         names = [*(Path(folder).name for folder in folders), *(option.strip("-") for option in options)]
         report = _REPORTS / f"{'-'.join(names)}.xml"
         report.unlink(missing_ok=True)
 
         def action() -> int:
-            shared = ["-n", str(workers), "--dist", "loadfile"] if workers > 1 else []
+            shared = ["-n", str(workers), "--dist", "loadfile" if by_file else "worksteal"] if workers > 1 else []
             report_to = f"--junitxml={report}"
             code = call([sys.executable, "-m", "pytest", "-q", "--durations=5", *shared, report_to, *options, *folders])
             if report.exists():
@@ -141,7 +144,7 @@ def test(suite: Suite, *more: str) -> bool:
     suite.pytest("tests/unit", "tests/property", workers=CHECK_WORKERS)
     suite.stage("go test (lab/kube)", lambda: call(test_command(), cwd=MODULE, env=ENVIRONMENT))
     suite.pytest("tests/chart", workers=CLUSTER_WORKERS)
-    suite.pytest("tests/trainer")
+    suite.pytest("tests/trainer", workers=TRAINER_WORKERS, by_file=False)
     suite.pytest("tests/cluster", workers=CLUSTER_WORKERS)
     cluster = Cluster()
     found_running = cluster.running()

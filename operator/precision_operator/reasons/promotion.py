@@ -94,3 +94,15 @@ PREFLIGHT_PASSED = ("PreflightPassed", NORMAL, "every workload can train in the 
 ROLLOUT_STARTED = ("RolloutStarted", NORMAL, "the rollout began")
 STEP_PROMOTED = ("StepPromoted", NORMAL, "the next step of the rollout began")
 PROMOTED = ("Promoted", NORMAL, "every step of the rollout is done")
+COHORT_IN_BF16 = (
+    "CohortInBF16",
+    ATTENTION,
+    "overflow ended only in BF16 in every workload of the cohort, so that nothing is learnt about the target",
+    "set spec.target: bf16, or go back: `!rollback {name}`",
+)
+COHORT_NOT_RUNNING = (
+    "CohortNotRunning",
+    ATTENTION,
+    "no workload of the cohort runs, so nothing can be learnt from it",
+    LOOK_AT_PODS,
+)

@@ -78,12 +78,6 @@ MITIGATION_FAILED = (
     "the signal did not become good again within its window, or something more severe came: it is rolled back",
     *AFTER_BREACH,
 )
-COHORT_IN_BF16 = (
-    "CohortInBF16",
-    ATTENTION,
-    "overflow ended only in BF16 in every workload of the cohort, so that nothing is learnt about the target",
-    "set spec.target: bf16, or go back: `!rollback {name}`",
-)
 COMPARING_CANARY = (
     "ComparingCanary",
     ATTENTION,
@@ -152,12 +146,6 @@ MEMORY_RATIO_HIGH = (
 )
 ABORTED = ("Aborted", ATTENTION, "a person asked for an emergency rollback", *AFTER_BREACH[1:])
 ROLLED_BACK = ("RolledBack", DECISION, "the rollback is over", *AFTER_BREACH)
-COHORT_NOT_RUNNING = (
-    "CohortNotRunning",
-    ATTENTION,
-    "no workload of the cohort runs, so nothing can be learnt from it",
-    LOOK_AT_PODS,
-)
 NOTHING_SUSPECT = ("NothingSuspect", NORMAL, "no weights may be poisoned")
 ROLLBACK_ESCALATED = (
     "RollbackEscalated",

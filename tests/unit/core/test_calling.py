@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +16,10 @@ from precision_operator.api.drill import DrillResult
 from precision_operator.api.incident import Incident
 from precision_operator.api.messages import MessageKind
 from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Failing, HeldWorkload, Phase, State
+from precision_operator.core import promotion
 from precision_operator.core.calling import NO_DATA_SECONDS, RECENT_SECONDS, SETTLE_SECONDS, STEP_SECONDS, calls
 from precision_operator.core.rollback.drill import OVERDUE_SECONDS
 from precision_operator.reasons import Reason, ReasonSeverity
@@ -27,8 +31,8 @@ OF_A_PERSON = {ReasonSeverity.STUCK, ReasonSeverity.ATTENTION, ReasonSeverity.DE
 IN_AN_INCIDENT = {
     MessageKind.NOTICE: (
         *(Reason.ROLLBACK_REQUESTED, Reason.ABORTED, Reason.ROLLBACK_EXPEDITED, Reason.STATE_LOST, Reason.NO_DATA),
-        *(Reason.OVERFLOW_RATE_HIGH, Reason.LOSS_DIVERGED, Reason.LOSS_NOT_FINITE, Reason.TRAINING_FAILING),
-        *(Reason.TRAINING_SLOW, Reason.MITIGATION_FAILED, Reason.COMPARING_CANARY),
+        *(Reason.MITIGATION_FAILED, Reason.COMPARING_CANARY),
+        *(record.reason for record in SIGNALS.values() if record.default.severity is not Severity.P3),
     ),
     MessageKind.ALL_CLEAR: (Reason.ROLLED_BACK,),
 }
@@ -84,17 +88,19 @@ IN_A_CONDITION: dict[tuple[str, str], tuple[MessageKind, tuple[Reason, ...]]] = 
             *(Reason.PORT_TAKEN, Reason.PORT_NAME_TAKEN),
         ),
     ),
-    ("Alerting", "True"): (MessageKind.ATTENTION, (Reason.LOSS_DIVERGING, Reason.MEMORY_RATIO_HIGH)),
+    ("Alerting", "True"): (
+        MessageKind.ATTENTION,
+        tuple(
+            record.alert or record.reason
+            for record in SIGNALS.values()
+            if Severity.P3 in (record.default.severity, record.default.warn_severity)
+        ),
+    ),
     ("SpeedupLow", "True"): (MessageKind.ATTENTION, (Reason.SPEEDUP_LOW,)),
     ("PendingRevision", "True"): (MessageKind.ATTENTION, (Reason.TEMPLATE_CHANGED,)),
     ("CapacityLost", "True"): (MessageKind.ATTENTION, (Reason.REPLACEMENT_PENDING,)),
 }
 """(condition, status) → the kind that tells of it, and with which reasons it stands so."""
-
-HOLDS_A_ROLLOUT = (
-    *(Reason.UNKNOWN_TIME_ZONE, Reason.PROGRESS_DEADLINE_EXCEEDED, Reason.CANARY_REGRESSED, Reason.PREFLIGHT_FAILED),
-    *(Reason.NO_STAGING_NODES, Reason.EVIDENCE_INSUFFICIENT, Reason.COHORT_IN_BF16, Reason.COHORT_NOT_RUNNING),
-)
 
 LONG_AGO = NOW - 2 * STEP_SECONDS
 ALONE = (HeldWorkload("apps/Deployment/vit", "LossDiverged", NOW),)
@@ -154,6 +160,20 @@ UNTOLD = {
     Reason.TEMPLATE_READS_REFERENCE: "nothing is known to be wrong; doctor and lint name it",
     Reason.POLICY_GONE: "the next pass ends what it is about",
 }
+
+BY_PROMOTION = {
+    Reason[name]
+    for path in Path(promotion.__path__[0]).rglob("*.py")
+    for name in re.findall(r"\bReason\.([A-Z0-9_]+)\b", path.read_text())
+}
+HOLDS_A_ROLLOUT = sorted(
+    reason
+    for reason in {*BY_PROMOTION, Reason.UNKNOWN_TIME_ZONE}
+    if reason.severity in (ReasonSeverity.STUCK, ReasonSeverity.ATTENTION)
+    and not any(reason in reasons for _, reasons in IN_A_CONDITION.values())
+    and reason not in {*IN_A_STATE, *UNTOLD}
+)
+"""What a rollout waits for, as told by where it is given, unless one of the tables above has it."""
 
 
 def told(found: Iterable[tuple[MessageKind, tuple[Reason, ...]]]) -> list[Reason]:
