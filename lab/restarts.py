@@ -18,12 +18,14 @@ from lab.interrupts import take_sigterm_as_interrupt
 from lab.model.predictions import Prediction, all_of_them
 from lab.model.predictions import figures as predicted
 from lab.progress import console, step
+from precision_operator.core.model import RestartBy
+from precision_operator.workloads.kinds import table
 
 TESTS = ("tests/cluster/test_killed_suspensions.py", "tests/e2e/test_restarts.py")
 REPORT = paths.BUILD / "reports" / "restarts.xml"
 RESULT = paths.BUILD / "restarts.json"
 
-KINDS = ("Deployment", "ReplicaSet", "StatefulSet", "Job")
+KINDS = tuple(kind.singular for kind in table.KINDS if kind.restart_by is not RestartBy.NEVER)
 """Kinds that must have been restarted."""
 
 WORST_P90_ERROR_RATIO = 0.5

@@ -49,7 +49,7 @@ from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.kube.answers import error_of, parsed_object
 from precision_operator.kube.denials import denial, denying_policies
 from precision_operator.kube.port import JOBS, PODS, JsonObject
-from precision_operator.signals.alertmanager import parse_webhook
+from precision_operator.receiver.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.grouping import group
 from precision_operator.signals.plan import EvaluationPlan

@@ -25,9 +25,9 @@ from lab.cluster.ports import free_ports
 from lab.errors import LabError
 from lab.isolation.pulse import Pulse
 from lab.progress import step
+from precision_operator.receiver.alertmanager import MAX_ALERTS
 from precision_operator.receiver.connections import Bounds
 from precision_operator.receiver.server import BODIES, MAX_BODY_BYTES, PATH
-from precision_operator.signals.alertmanager import MAX_ALERTS
 
 SLOW_BODIES = 300
 MAX_ADDED_MIB = 20.0

@@ -44,6 +44,7 @@ from precision_operator.observability.health import Health
 from precision_operator.observability.http import HttpServer
 from precision_operator.observability.metrics import Metrics
 from precision_operator.reasons import Reason
+from precision_operator.receiver.alertmanager import parse_webhook
 from precision_operator.receiver.service import Receiver
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.runtime.lease import LeaseElector
@@ -51,7 +52,6 @@ from precision_operator.runtime.queue import Priority, WorkQueue
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.runtime.watchdog import Watchdog
 from precision_operator.settings import Settings
-from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
 from precision_operator.signals.service import DEADLINE_SECONDS, EvaluationService

@@ -10,9 +10,9 @@ import yaml
 
 from lab.docs.commands import blocks_of
 from precision_operator.config_file import parse_settings
+from precision_operator.receiver.alertmanager import MAX_ALERTS
 from precision_operator.receiver.server import PATH
 from precision_operator.settings import ReceiverSettings
-from precision_operator.signals.alertmanager import MAX_ALERTS
 from tests.support.alerting import documented, webhook_of
 from tests.support.charted import CHART, ROOT, Helm, Render
 from tests.support.rendered import REGISTRY, Json, config, of_kind, the

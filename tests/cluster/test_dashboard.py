@@ -34,6 +34,7 @@ from precision_operator.cli.dashboard.server import Server
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import INCIDENTS
+from precision_operator.workloads.kinds.table import KINDS
 from tests.support.cli import stands
 from tests.support.cluster_fleet import LABELS, deployment, policy
 from tests.support.dashboards import chromium, large_fleet, opened, served, violations
@@ -292,9 +293,7 @@ async def test_who_lacks_the_right_reads_so_in_the_preview(
         "eve",
         "eve-reads",
         rule(GROUP, ["precisionpolicies", "precisionassignments"], reads),
-        rule("apps", ["deployments", "replicasets", "statefulsets"], reads),
-        rule("batch", ["jobs"], reads),
-        rule("", ["pods"], reads),
+        *(rule(kind.resource.group, [kind.resource.plural], reads) for kind in KINDS),
     )
     at = f"#/policy/{fleet.namespace}/fleet"
     async with dashboard("eve", groups=()) as server, opened(browser, server, errors=(409,), at=at) as page:

@@ -14,6 +14,7 @@ from lab.cluster import Cluster
 from lab.cluster.kubectl import Json
 from lab.demo.fleet import ACCELERATOR
 from lab.demo.stage import advertise
+from lab.restarts import KINDS
 from lab.trainers import PREFIX
 from lab.waiting import wait_for
 from precision_operator.api.state import State
@@ -25,10 +26,13 @@ pytestmark = pytest.mark.timeout(900)
 STEPS = 320
 """After which the Job's training is finished: it is restarted long before."""
 
-KINDS = ("Deployment", "ReplicaSet", "StatefulSet", "Job")
 JOB = Workload("job", "Job", steps=STEPS, accelerator=True)
 UNRESPONSIVE, LINGERING = Workload("unresponsive", stop=Stop.UNRESPONSIVE), Workload("lingering", stop=Stop.LINGERS)
-CROWDED = (*(Workload(kind.lower(), kind, accelerator=True) for kind in KINDS[:3]), UNRESPONSIVE, LINGERING)
+CROWDED = (
+    *(Workload(kind.lower(), kind, accelerator=True) for kind in KINDS if kind != "Job"),
+    UNRESPONSIVE,
+    LINGERING,
+)
 """One of each kind takes up an accelerator of the node, which has no other one."""
 
 BUDGETED, PENDING, FLIPPED = (

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from precision_operator.kube.port import (
-    DEPLOYMENTS,
-    JOBS,
-)
+from precision_operator.core.model import RestartBy
+from precision_operator.kube.port import DEPLOYMENTS, JOBS
+from precision_operator.workloads.kinds.kind import WorkloadKind
+from precision_operator.workloads.kinds.table import KINDS
 from tests.support import trainers
 from tests.support.cli import FLEET, Cli
 
@@ -23,6 +23,7 @@ def workload(cli: Cli) -> Cli:
     return cli
 
 
+RESTARTED = [kind for kind in KINDS if kind.restart_by is not RestartBy.NEVER]
 LABELS = {"precision.genesis.ai/inject": "trainer"}
 PATCH = {"spec": {"template": {"metadata": {"labels": LABELS}}}}
 
@@ -32,9 +33,18 @@ def test_the_label_is_shown_as_a_patch_for_kustomize_and_for_helm(workload: Cli)
     assert yaml.safe_load(shown) == PATCH
     assert "# its pods restart, once: kubectl -n default patch deployment vit --type=merge -p" in shown
     assert yaml.safe_load(workload("onboard", "vit", "--format=helm")) == {"podLabels": LABELS}
-    (patch,) = yaml.safe_load(workload("onboard", "vit", "--format=kustomize"))["patches"]
-    assert yaml.safe_load(patch["patch"])["spec"] == PATCH["spec"]
     assert workload.fake.writes == []
+
+
+@pytest.mark.parametrize("kind", RESTARTED, ids=lambda kind: kind.name)
+def test_a_patch_for_kustomize_names_the_workload_by_its_kind(workload: Cli, kind: WorkloadKind) -> None:
+    workload.fake.put(kind.resource, trainers.deployment("night", labels=FLEET))
+    (patch,) = yaml.safe_load(workload("onboard", f"{kind.name}/night", "--format=kustomize"))["patches"]
+    group, _, manifest_kind = kind.kind.rpartition("/")
+    assert patch["target"] == {"kind": manifest_kind, "name": "night"}
+    whole = yaml.safe_load(patch["patch"])
+    assert (whole["apiVersion"], whole["kind"], whole["metadata"]) == (f"{group}/v1", manifest_kind, {"name": "night"})
+    assert whole["spec"] == PATCH["spec"]
 
 
 def test_it_is_set_only_where_the_restart_was_agreed_to(workload: Cli) -> None:

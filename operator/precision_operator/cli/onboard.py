@@ -63,7 +63,7 @@ async def _onboard(session: "Session", arguments: argparse.Namespace) -> int:
             raise CommandRefused(f"{where}: its template cannot change: create it anew with the label {INJECT}")
         if not arguments.yes:
             raise CommandRefused(f"{where}: its template changes: {restarts}; to do it, add --yes")
-        await _apply(session, kind, name, patch)
+        await _apply(session, found, name, patch)
     if arguments.output == "json":
         write_json({"workload": where, "container": container, "patch": patch, "kubectl": line, "there": there})
     elif there:
@@ -71,7 +71,7 @@ async def _onboard(session: "Session", arguments: argparse.Namespace) -> int:
     elif arguments.apply:
         sys.stdout.write(f"{where}: {INJECT}={container} set: {restarts}\n")
     else:
-        sys.stdout.write(_shown(kind, name, patch, arguments.format))
+        sys.stdout.write(_shown(found, name, patch, arguments.format))
         if arguments.format == "label":
             sys.stdout.write(f"# {restarts}: {line}\n")
     return 0
@@ -115,18 +115,17 @@ def _container(body: "JsonObject", wanted: str) -> str:
     return wanted or names[0]
 
 
-async def _apply(session: "Session", kind: str, name: str, patch: "JsonObject") -> None:
+async def _apply(session: "Session", kind: "WorkloadKind", name: str, patch: "JsonObject") -> None:
     from precision_operator.cli.session import CommandRefused
-    from precision_operator.kube.port import Resource
 
     try:
-        await session.api.merge_patch(Resource("apps", "v1", f"{kind}s"), session.namespace, name, patch)
+        await session.api.merge_patch(kind.resource, session.namespace, name, patch)
     except Forbidden as error:
-        can = session.kubectl("auth", "can-i", "patch", f"{kind}s.apps/{name}")
+        can = session.kubectl("auth", "can-i", "patch", f"{kind.resource.plural}.{kind.resource.group}/{name}")
         raise CommandRefused(f"{error}; to see what you may do: `{can}`") from error
 
 
-def _shown(kind: str, name: str, patch: "JsonObject", form: str) -> str:
+def _shown(kind: "WorkloadKind", name: str, patch: "JsonObject", form: str) -> str:
     """The YAML that is pasted."""
     labels = patch["spec"]["template"]["metadata"]["labels"]  # type: ignore[index,call-overload]
     if form == "helm":
@@ -135,8 +134,7 @@ def _shown(kind: str, name: str, patch: "JsonObject", form: str) -> str:
         )
     if form == "label":
         return str(yaml.safe_dump(patch))
-    api = "batch/v1" if kind == "job" else "apps/v1"
-    kinds = {"deployment": "Deployment", "statefulset": "StatefulSet", "replicaset": "ReplicaSet", "job": "Job"}
-    whole = {"apiVersion": api, "kind": kinds[kind], "metadata": {"name": name}, **patch}
-    target = {"kind": kinds[kind], "name": name}
+    target = {"kind": kind.singular, "name": name}
+    api = f"{kind.resource.group}/{kind.resource.version}"
+    whole = {"apiVersion": api, "kind": kind.singular, "metadata": {"name": name}, **patch}
     return str(yaml.safe_dump({"patches": [{"target": target, "patch": json.dumps(whole)}]}, width=1000))

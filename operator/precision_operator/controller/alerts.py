@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from precision_operator.api.policy import PolicyKey
 from precision_operator.inventory.caches import Inventory, Keys
+from precision_operator.receiver.alertmanager import Alert
 from precision_operator.runtime.ratelimit import RateLimiter
-from precision_operator.signals.alertmanager import Alert
 
 AT_ONCE = 50
 """Alerts that are looked up at one turn of the loop."""

@@ -8,8 +8,8 @@ NO_WORKLOADS = (
     "NoWorkloads",
     ATTENTION,
     "no workload's pod template carries the labels of spec.selector",
-    "compare: `!kubectl get deployments,replicasets,statefulsets,jobs "
-    "-o custom-columns=KIND:.kind,NAME:.metadata.name,LABELS:.spec.template.metadata.labels`; of bare pods: "
+    "compare, here with those of Deployments: `!kubectl get deployments "
+    "-o custom-columns=NAME:.metadata.name,LABELS:.spec.template.metadata.labels`; of bare pods: "
     "`!kubectl get pods --show-labels`",
 )
 UNDELIVERABLE = (

@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from precision_operator.receiver.alertmanager import parse_webhook
 from precision_operator.receiver.connections import Bounds
 from precision_operator.receiver.server import BODIES, MAX_BODY_BYTES, PATH, AlertResult, AlertServer
-from precision_operator.signals.alertmanager import parse_webhook
 from tests.support.fake_kube import FakeKube
 from tests.support.tls import NAME, kept, trusting
 

@@ -138,4 +138,5 @@ def _matches(exit_codes: Body, container: str, code: int) -> bool:
     return named if exit_codes.get("operator") == "In" else not named and exit_codes.get("operator") == "NotIn"
 
 
-JOB = WorkloadKind("batch/Job", JOBS, RestartBy.SUSPENSION, read_job, TemplateChange.REFUSED)
+# Not Prometheus' own label ``job``.
+JOB = WorkloadKind("batch/Job", JOBS, RestartBy.SUSPENSION, read_job, TemplateChange.REFUSED, metrics_label="job_name")

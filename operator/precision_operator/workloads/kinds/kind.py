@@ -40,11 +40,23 @@ class WorkloadKind:
     read: Callable[[Body], WorkloadRecord | None]
     """An object's slim record; None: it is finished, or a part of another workload."""
     template_change: TemplateChange = TemplateChange.LATER
+    metrics_label: str = ""
+    """By which kube-state-metrics names one, where that is not ``name``."""
 
     @property
     def name(self) -> str:
         """As kubectl takes it: ``deployment``."""
-        return self.kind.rpartition("/")[2].lower()
+        return self.singular.lower()
+
+    @property
+    def singular(self) -> str:
+        """As a manifest has it: ``Deployment``."""
+        return self.kind.rpartition("/")[2]
+
+    @property
+    def alert_label(self) -> str:
+        """By which an alert names one."""
+        return self.metrics_label or self.name
 
 
 def read_template(

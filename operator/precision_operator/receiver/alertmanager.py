@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import mapping, text
+from precision_operator.workloads.kinds.pod import POD
+from precision_operator.workloads.kinds.table import KINDS
 
 VERSION = "4"
 MAX_ALERTS = 1000
 NAME_CHARACTERS = 253
 """No object of Kubernetes has a longer name."""
 
-_WORKLOAD_LABELS = ("deployment", "statefulset", "job_name", "replicaset")
-"""As kube-state-metrics names workloads; a Job's label is not Prometheus' own ``job``."""
+_WORKLOAD_LABELS = tuple(kind.alert_label for kind in KINDS if kind is not POD)
 
 
 @dataclass(frozen=True, slots=True)
