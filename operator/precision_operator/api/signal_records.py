@@ -1,7 +1,7 @@
 """One record a signal: what it means, how it is judged by default, what is asked of Prometheus, and what a breach is called.
 
 The CRD's block, its CEL rules, lint, the built-in query, the readings' rules, the words of a rollback and the values of test
-fleets follow from the record. To add a signal is to add its name (``signals``) and its record here.
+fleets fleets in memory follow from the record. CONTRIBUTING.md says what else a new signal needs.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,11 @@ class SignalRecord:
     attributes: tuple[str, ...]
     """Of a criterion, beside ``COMMON``."""
     query: str
-    """The built-in PromQL: one sample a pod. ``signals/queries.py`` says what is filled in."""
+    """The built-in PromQL: one sample a pod. ``signals/queries.py`` says what is filled in.
+
+    It becomes a recording rule over all namespaces too: join ``on (namespace, pod)``. Where the signal is enabled, it must
+    give a value in every reduced mode: what is Unknown in one is never promoted to it.
+    """
     reason: Reason
     """What a rollback for it is called."""
     good: float
@@ -50,6 +54,7 @@ class SignalRecord:
     bad: float
     """A value beyond the default threshold."""
     measure: str = "share"
+    """What a value is a number of; free text, for descriptions and plots."""
     bounds: Field = _SHARE
     """Of its thresholds."""
     severities: tuple[Severity, ...] = (Severity.P0, Severity.P1, Severity.P2)

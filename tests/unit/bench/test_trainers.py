@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import lab.bench.trainers
 from lab.bench.trainers import SPEED_UP, STEPS_PER_SECOND, _series, _Trainer
 from precision_operator.api.modes import Mode
 from precision_operator.api.reenable import ReenableSpec
+from precision_operator.api.signal_records import SIGNALS
+from tests.support import shadow_trainers
+
+SERIES = re.compile(r"\bgenesis_[a-z0-9_]+")
+ONLY_OF_A_GPU = {"genesis_cuda_memory_allocated_bytes", "genesis_fp32_baseline_peak_bytes"}
 
 
 @pytest.mark.parametrize(
@@ -31,3 +40,11 @@ def test_a_reduced_precision_is_faster_than_the_baseline_as_a_second_promotion_a
         series[f"genesis_fp32_baseline_samples_per_second{where}"],
     )
     assert float(samples) / float(baseline) > ReenableSpec().speed
+
+
+@pytest.mark.parametrize("exporter", [lab.bench.trainers.__file__, shadow_trainers.__file__])
+def test_every_series_that_an_enabled_signal_asks_for_is_exported(exporter: str) -> None:
+    exported = set(SERIES.findall(Path(exporter).read_text()))
+    asked = {name for r in SIGNALS.values() if r.default.enabled for name in SERIES.findall(r.query)} - ONLY_OF_A_GPU
+    assert asked
+    assert not asked - exported, "without them the signal is Unknown there, and no fleet of that exporter is promoted"
