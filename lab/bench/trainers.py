@@ -29,6 +29,16 @@ SPEED_UP = 1.25
 _AGAIN_SECONDS = 0.2
 OVERFLOW_SHARE = 0.9
 """Share of the reduced-precision steps that overflow while the fleet is made to breach."""
+BASELINE_LOSS = 2.0
+STEADY = {
+    "genesis_training_loss": BASELINE_LOSS,
+    "genesis_fp32_baseline_loss": BASELINE_LOSS,
+    "genesis_fp32_baseline_samples_per_second": STEPS_PER_SECOND,
+    "genesis_training_total": 1.0,
+    "genesis_training_success_total": 1.0,
+}
+"""Series → what a sound trainer reports of it in every mode. The shadow trainers of tests report them too."""
+_STEADY = "".join(f"{name}$labels {value}\n" for name, value in STEADY.items())
 
 
 @dataclass(slots=True)
@@ -201,18 +211,13 @@ class Trainers:
 
 def _series(namespace: str, pod: str, trainer: _Trainer) -> str:
     where = f'namespace="{namespace}",pod="{pod}"'
-    values = {
-        "genesis_training_steps_total": f"{trainer.steps:.1f}",
-        "genesis_training_samples_total": f"{trainer.steps:.1f}",
-        "genesis_fp16_training_steps_total": f"{trainer.reduced:.1f}",
-        "genesis_fp16_overflow_steps_total": f"{trainer.overflows:.1f}",
-        "genesis_nonfinite_loss_steps_total": f"{trainer.nonfinite:.1f}",
-        "genesis_training_loss": "2",
-        "genesis_fp32_baseline_loss": "2",
-        "genesis_fp32_baseline_samples_per_second": f"{STEPS_PER_SECOND}",
-        "genesis_training_total": "1",
-        "genesis_training_success_total": "1",
-    }
-    info = f'genesis_precision_info{{{where},mode="{trainer.mode.value}",generation="{trainer.generation}"}} 1\n'
-    info += f'genesis_run_info{{{where},device="cpu"}} 1\n'
-    return info + "".join(f"{name}{{{where}}} {value}\n" for name, value in values.items())
+    return (
+        f'genesis_precision_info{{{where},mode="{trainer.mode.value}",generation="{trainer.generation}"}} 1\n'
+        f'genesis_run_info{{{where},device="cpu"}} 1\n'
+        f"genesis_training_steps_total{{{where}}} {trainer.steps:.1f}\n"
+        f"genesis_training_samples_total{{{where}}} {trainer.steps:.1f}\n"
+        f"genesis_fp16_training_steps_total{{{where}}} {trainer.reduced:.1f}\n"
+        f"genesis_fp16_overflow_steps_total{{{where}}} {trainer.overflows:.1f}\n"
+        f"genesis_nonfinite_loss_steps_total{{{where}}} {trainer.nonfinite:.1f}\n"
+        + _STEADY.replace("$labels", f"{{{where}}}")
+    )

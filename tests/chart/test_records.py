@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from precision_operator.api.signal_records import SIGNALS
+from precision_operator.api.signals import Signal
 from tests.support.promtool import promtool
 
 Json = dict[str, Any]
@@ -21,17 +23,18 @@ PODS = "namespace_workload_pod:genesis_precision_info:relabel"
 OWNER = "namespace_workload_pod:kube_pod_owner:relabel"
 
 
-def series_of(pod: str, mode: str, **values: str) -> dict[str, str]:
-    labels = f'namespace="team",pod="{pod}"'
+def series_of(pod: str, mode: str, namespace: str = "team", **values: str) -> dict[str, str]:
+    labels = f'namespace="{namespace}",pod="{pod}"'
     info = {f'genesis_precision_info{{{labels},mode="{mode}",generation="3"}}': "1x20"}
     return info | {f"genesis_{name}{{{labels}}}": text for name, text in values.items()}
 
 
-def signals(pod: str, mode: str, *, good: bool) -> dict[str, str]:
+def signals(pod: str, mode: str, namespace: str = "team", *, good: bool) -> dict[str, str]:
     """What a pod reports in each minute; of a bad one half of everything."""
     found = series_of(
         pod,
         mode,
+        namespace,
         fp16_training_steps_total="0+60x20",
         fp16_overflow_steps_total="0x20" if good else "0+30x20",
         training_loss="2x20" if good else "3x20",
@@ -43,7 +46,7 @@ def signals(pod: str, mode: str, *, good: bool) -> dict[str, str]:
         fp32_baseline_samples_per_second="1x20",
         fp32_baseline_peak_bytes="100x20",
     )
-    memory = f'genesis_cuda_memory_allocated_bytes{{namespace="team",pod="{pod}",mode="fp16"}}'
+    memory = f'genesis_cuda_memory_allocated_bytes{{namespace="{namespace}",pod="{pod}",mode="fp16"}}'
     return found | {memory: "50x20" if good else "100x20"}
 
 
@@ -51,29 +54,34 @@ FLEET = {
     **signals("vit-6d4cf56db6-x2x9q", "fp16", good=True),
     **signals("vit-6d4cf56db6-z7k2p", "fp16", good=False),
     **signals("bert-0", "fp32", good=True),
+    **signals("bert-0", "fp16", "other", good=False),
 }
-SIGNALS = {  # good, bad, and which is the worse
-    "overflow": (0.0, 0.5, "max"),
-    "divergence": (0.0, 0.5, "max"),
-    "failures": (0.0, 0.5, "max"),
-    "non_finite": (0.0, 5.0, "max"),
-    "speed": (1.0, 0.5, "min"),
-    "memory": (0.5, 1.0, "max"),
+VALUES = {  # of a good pod and of a bad one
+    Signal.OVERFLOW: (0.0, 0.5),
+    Signal.DIVERGENCE: (0.0, 0.5),
+    Signal.FAILURES: (0.0, 0.5),
+    Signal.NON_FINITE: (0.0, 5.0),
+    Signal.SPEED: (1.0, 0.5),
+    Signal.MEMORY: (0.5, 1.0),
 }
+WORST = {signal: "min" if record.default.lower_is_worse else "max" for signal, record in SIGNALS.items()}
 VIT, BERT = 'namespace="team",workload="vit"', 'namespace="team",workload="bert"'
+OTHER = 'namespace="other",workload="bert"'
 LEVELS: dict[str, Samples] = {
     record: samples
-    for name, (good, bad, worst) in SIGNALS.items()
+    for signal, (good, bad) in VALUES.items()
     for record, samples in {
-        f"namespace_workload_pod:genesis_{name}:window5m": {
+        f"namespace_workload_pod:genesis_{signal.name.lower()}:window5m": {
             f'{VIT},pod="vit-6d4cf56db6-x2x9q",mode="fp16"': good,
             f'{VIT},pod="vit-6d4cf56db6-z7k2p",mode="fp16"': bad,
             f'{BERT},pod="bert-0",mode="fp32"': good,
+            f'{OTHER},pod="bert-0",mode="fp16"': bad,
         },
-        f"namespace_workload:genesis_{name}:{worst}": {VIT: bad, BERT: good},
-        f"namespace_mode:genesis_{name}:avg": {
+        f"namespace_workload:genesis_{signal.name.lower()}:{WORST[signal]}": {VIT: bad, BERT: good, OTHER: bad},
+        f"namespace_mode:genesis_{signal.name.lower()}:avg": {
             'namespace="team",mode="fp16"': (good + bad) / 2,
             'namespace="team",mode="fp32"': good,
+            'namespace="other",mode="fp16"': bad,
         },
     }.items()
 }
@@ -81,6 +89,7 @@ COUNTS: dict[str, Samples] = {
     "namespace_mode:genesis_workloads:count": {
         'namespace="team",mode="fp16"': 1,
         'namespace="team",mode="fp32"': 1,
+        'namespace="other",mode="fp16"': 1,
     }
 }
 NAMES = {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from precision_operator.api.signals import Signal
 from precision_operator.signals.queries import BUILT_IN, render
 from tests.support.promtool import expect
 
@@ -77,6 +78,10 @@ WHOLE: dict[str, tuple[dict[str, str], float]] = {
         30.0,
     ),
 }
+
+
+def test_the_query_of_each_signal_is_asked() -> None:
+    assert not set(Signal) - WHOLE.keys()
 
 
 @pytest.mark.parametrize("name", WHOLE)

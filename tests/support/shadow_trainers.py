@@ -16,13 +16,13 @@ from typing import Any
 import urllib3
 from kubernetes import client, config
 
+from lab.bench.trainers import BASELINE_LOSS, STEADY, STEPS_PER_SECOND
 from lab.cluster.kubectl import Kubectl
 from precision_operator.contract import MODE, REQUEST
 from precision_operator.kube.port import PODS, Resource
 
-STEPS_PER_SECOND = 50.0
 STEPS_PER_RUN = 20.0
-BASELINE_LOSS = 2.0
+SAMPLES_PER_STEP = 8
 FP32_PEAK_BYTES, ALLOCATED_BYTES = 10e9, 6e9
 
 
@@ -65,6 +65,20 @@ class _Pod:
         self.runs += done / STEPS_PER_RUN
         self.successes += done / STEPS_PER_RUN * (1.0 - fault.failures)
         self.loss = BASELINE_LOSS * (1.0 + fault.divergence)
+
+    def series(self) -> dict[str, float]:
+        """What it reports, without the labels."""
+        return STEADY | {
+            "genesis_training_steps_total": self.steps,
+            "genesis_training_samples_total": self.steps * SAMPLES_PER_STEP,
+            "genesis_fp32_baseline_samples_per_second": STEPS_PER_SECOND * SAMPLES_PER_STEP,
+            "genesis_fp16_training_steps_total": self.reduced_steps,
+            "genesis_fp16_overflow_steps_total": self.overflows,
+            "genesis_nonfinite_loss_steps_total": self.non_finite,
+            "genesis_training_loss": self.loss,
+            "genesis_training_total": int(self.runs),
+            "genesis_training_success_total": int(self.successes),
+        }
 
 
 class ShadowTrainers:
@@ -180,16 +194,7 @@ class ShadowTrainers:
                 lines += [
                     f"genesis_precision_info{{{where},{mode}}} 1",
                     f'genesis_run_info{{{where},device="cpu"{ranks}}} 1',
-                    f"genesis_training_steps_total{{{where}}} {pod.steps}",
-                    f"genesis_training_samples_total{{{where}}} {pod.steps * 8}",
-                    f"genesis_fp16_training_steps_total{{{where}}} {pod.reduced_steps}",
-                    f"genesis_fp16_overflow_steps_total{{{where}}} {pod.overflows}",
-                    f"genesis_nonfinite_loss_steps_total{{{where}}} {pod.non_finite}",
-                    f"genesis_training_loss{{{where}}} {pod.loss}",
-                    f"genesis_fp32_baseline_loss{{{where}}} {BASELINE_LOSS}",
-                    f"genesis_fp32_baseline_samples_per_second{{{where}}} {STEPS_PER_SECOND * 8}",
-                    f"genesis_training_total{{{where}}} {int(pod.runs)}",
-                    f"genesis_training_success_total{{{where}}} {int(pod.successes)}",
+                    *(f"{series}{{{where}}} {value}" for series, value in pod.series().items()),
                 ]
                 if (headroom_bytes := self.headroom_bytes.get(pod.workload)) is not None:
                     lines += [

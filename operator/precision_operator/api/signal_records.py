@@ -1,7 +1,8 @@
 """One record a signal: what it means, how it is judged by default, what is asked of Prometheus, and what a breach is called.
 
-The CRD's block, its CEL rules, lint, the built-in query, the readings' rules, the words of a rollback and the values of test
-fleets fleets in memory follow from the record. CONTRIBUTING.md says what else a new signal needs.
+The CRD's block, its CEL rules, lint, the built-in query, the recording rules, the readings' rules, the words of a rollback
+and the values of fleets in memory follow from the record. A name and a record are not enough: CONTRIBUTING.md, "A signal",
+lists the rest.
 """
 
 from collections.abc import Mapping
@@ -44,8 +45,9 @@ class SignalRecord:
     query: str
     """The built-in PromQL: one sample a pod. ``signals/queries.py`` says what is filled in.
 
-    It becomes a recording rule over all namespaces too: join ``on (namespace, pod)``. Where the signal is enabled, it must
-    give a value in every reduced mode: what is Unknown in one is never promoted to it.
+    The same text becomes a recording rule over all namespaces, where pods may share a name: join ``on (namespace, pod)``.
+    If the signal is enabled by default, the query must give a value in every reduced mode. A mode without one is Unknown,
+    and no rollout to it is promoted.
     """
     reason: Reason
     """What a rollback for it is called."""
@@ -54,7 +56,10 @@ class SignalRecord:
     bad: float
     """A value beyond the default threshold."""
     measure: str = "share"
-    """What a value is a number of; free text, for descriptions and plots."""
+    """What a value is a number of; free text.
+
+    It completes the CRD's descriptions ("above this share"), and it is the unit in evidence and plots.
+    """
     bounds: Field = _SHARE
     """Of its thresholds."""
     severities: tuple[Severity, ...] = (Severity.P0, Severity.P1, Severity.P2)
