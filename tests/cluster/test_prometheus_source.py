@@ -257,8 +257,8 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     assert (calm.mode, calm.generation) == (Mode.FP32, 0)
     assert calm.steps == pytest.approx(10 * WINDOW, rel=0.1)
     no_run_ended = pytest.approx(math.nan, nan_ok=True)
-    expected = {Signal.NON_FINITE: 0.0, Signal.MEMORY: 0.0, Signal.FAILURES: no_run_ended}
-    assert {signal: calm.values.get(signal) for signal in expected} == expected, "on a CPU"
+    on_a_cpu: dict[Signal, object] = {Signal.NON_FINITE: 0.0, Signal.MEMORY: 0.0, Signal.FAILURES: no_run_ended}
+    assert {signal: calm.values.get(signal) for signal in on_a_cpu} == on_a_cpu
     assert calm.values.keys().isdisjoint({Signal.OVERFLOW, Signal.DIVERGENCE, Signal.SPEED}), (
         "no FP16 step, no baseline"
     )
