@@ -90,7 +90,7 @@ def _levels(signal: Signal, record: SignalRecord) -> Iterator[str]:
 def everywhere(query: str) -> str:
     """A built-in query for all namespaces at once."""
     query = re.sub(r'\{namespace="\$namespace",?(.*?)\}', lambda rest: f"{{{rest[1]}}}" if rest[1] else "", query)
-    query = query.replace("by (pod)", "by (namespace, pod)")
+    query = re.sub(r"\b(by|on) \(pod\b", r"\1 (namespace, pod", query)
     return query.replace("$window", WINDOW).replace("$minSteps", MIN_STEPS)
 
 

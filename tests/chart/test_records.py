@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from manifests.recording import everywhere
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from tests.support.promtool import promtool
@@ -140,6 +141,11 @@ def expect(directory: Path, series: dict[str, str], expected: dict[str, Samples]
 
 def test_a_signal_is_recorded_by_pod_by_workload_where_the_worst_counts_and_by_cohort(tmp_path: Path) -> None:
     expect(tmp_path, FLEET, LEVELS | COUNTS)
+
+
+def test_a_query_of_one_namespace_joins_by_namespace_where_it_is_recorded_for_all() -> None:
+    of_one = 'max by (pod) (a{namespace="$namespace"} and on (pod) b{namespace="$namespace",mode="fp16"})'
+    assert everywhere(of_one) == 'max by (namespace, pod) (a and on (namespace, pod) b{mode="fp16"})'
 
 
 def test_nothing_is_recorded_of_what_is_not_reported(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     assert bad.sampled_at is not None
     assert now - 5 < bad.sampled_at <= now
     assert bad.steps == pytest.approx(20 * WINDOW, rel=0.1)
-    expected = {
+    expected: dict[Signal, object] = {
         Signal.OVERFLOW: pytest.approx(0.25, rel=0.03),
         Signal.DIVERGENCE: pytest.approx(0.1),
         Signal.FAILURES: pytest.approx(0.75, rel=0.03),

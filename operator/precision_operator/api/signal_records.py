@@ -45,7 +45,9 @@ class SignalRecord:
     query: str
     """The built-in PromQL: one sample a pod. ``signals/queries.py`` says what is filled in.
 
-    The same text becomes a recording rule over all namespaces, where pods may share a name: join ``on (namespace, pod)``.
+    The same text becomes a recording rule over all namespaces, where pods may share a name. Write ``by (pod)`` and
+    ``on (pod)``: the rule adds the namespace to both.
+
     If the signal is enabled by default, the query must give a value in every reduced mode. A mode without one is Unknown,
     and no rollout to it is promoted.
     """
