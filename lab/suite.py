@@ -36,7 +36,7 @@ CHECK_WORKERS = 2
 """One a core."""
 
 CLUSTER_WORKERS = 2
-"""These tests wait for other programs, which share the two cores with them: three workers end no sooner, and miss deadlines."""
+"""These tests wait for other programs, which share the two cores with them: three end no sooner, and miss deadlines."""
 
 TRAINER_WORKERS = 2
 """One a core. These tests share nothing that is dear to set up: who is done takes the next one, of whatever file."""
