@@ -238,7 +238,7 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     assert bad.sampled_at is not None
     assert now - 5 < bad.sampled_at <= now
     assert bad.steps == pytest.approx(20 * WINDOW, rel=0.1)
-    expected: dict[Signal, object] = {
+    assert bad.values == {
         Signal.OVERFLOW: pytest.approx(0.25, rel=0.03),
         Signal.DIVERGENCE: pytest.approx(0.1),
         Signal.FAILURES: pytest.approx(0.75, rel=0.03),
@@ -246,7 +246,6 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
         Signal.SPEED: pytest.approx(0.8, rel=0.1),
         Signal.MEMORY: pytest.approx(0.85),
     }
-    assert {signal: bad.values.get(signal) for signal in expected} == expected
     assert bad.fp32_shortage_bytes == pytest.approx(1e8), "4 GB are needed: 3.4 are allocated, 0.5 are left"
 
     assert bad.runs_on == RunsOn("2.6.0", "cuda", "9.0", 8)
@@ -257,10 +256,8 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     assert (calm.mode, calm.generation) == (Mode.FP32, 0)
     assert calm.steps == pytest.approx(10 * WINDOW, rel=0.1)
     no_run_ended = pytest.approx(math.nan, nan_ok=True)
-    on_a_cpu: dict[Signal, object] = {Signal.NON_FINITE: 0.0, Signal.MEMORY: 0.0, Signal.FAILURES: no_run_ended}
-    assert {signal: calm.values.get(signal) for signal in on_a_cpu} == on_a_cpu
-    assert calm.values.keys().isdisjoint({Signal.OVERFLOW, Signal.DIVERGENCE, Signal.SPEED}), (
-        "no FP16 step, no baseline"
+    assert calm.values == {Signal.NON_FINITE: 0.0, Signal.MEMORY: 0.0, Signal.FAILURES: no_run_ended}, (
+        "on a CPU; no FP16 step, no baseline"
     )
     assert Signal.MEMORY not in evaluation.pods["placid"].values, "FP32's own memory is no ratio"
 
