@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -19,9 +20,11 @@ from precision_operator.kube.port import (
     STATEFULSETS,
     Resource,
 )
+from precision_operator.workloads.kinds.kind import WorkloadKind
+from precision_operator.workloads.kinds.pod import POD
 from precision_operator.workloads.kinds.table import KINDS
 from tests.support import objects as b
-from tests.support.recorded_kinds import owned_by, recorded
+from tests.support.recorded_kinds import RECORDED, owned_by, recorded
 
 KEY = PolicyKey("default", "p")
 NOBODY: Keys = frozenset()
@@ -63,6 +66,19 @@ def test_everything_of_the_table_of_kinds_is_watched() -> None:
         *("precisionpolicies", "precisionassignments"),
         *(kind.resource.plural for kind in KINDS),
     ]
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if RECORDED[kind.singular].pod and kind is not POD], ids=attrgetter("name")
+)
+def test_a_pod_is_of_the_workload_that_made_it(kind: WorkloadKind) -> None:
+    row = RECORDED[kind.singular]
+    pod = recorded(row.pod)
+    app = pod["metadata"]["labels"]["app"]
+    inventory = filled(app, (PODS, pod), (kind.resource, recorded(row.name)))
+    (view,) = views(inventory, app)
+    assert (view.key, [member.name for member in view.pods]) == (row.key, [pod["metadata"]["name"]])
+    assert unsupported(inventory, app) == ()
 
 
 @pytest.mark.parametrize("first", ["workload", "pods"])
