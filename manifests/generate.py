@@ -4,11 +4,11 @@ with values.schema.json, its and the package's copies, docs/reference and manife
     python manifests/generate.py            write
     python manifests/generate.py --check    write nothing; exit 1 and name what is out of date
 
-Sources: the version in operator/precision_operator/__init__.py, its reasons, its settings.py, and the models in its api/;
-manifests/admission/, manifests/webhook/, manifests/monitoring/, manifests/dashboards/, manifests/values.chart.schema.json
-(the schema of what the chart alone knows) and helm/precision-operator (values.yaml but for `config`, templates). Needs
-`helm` (the laboratory's, or from PATH); without it, --check leaves out manifests/base/operator.yaml, which is rendered from
-the chart.
+Sources: the version in operator/precision_operator/__init__.py, its reasons, its kinds, its settings.py, and the
+models in its api/; manifests/admission/, manifests/webhook/, manifests/monitoring/, manifests/dashboards/,
+manifests/values.chart.schema.json (the schema of what the chart alone knows) and helm/precision-operator (values.yaml but
+for `config`, templates). Needs `helm` (the laboratory's, or from PATH); without it, --check leaves out
+manifests/base/operator.yaml, which is rendered from the chart.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from manifests.recording import with_records  # noqa: E402
 from manifests.values import values_schema, with_config  # noqa: E402
 from precision_operator.reasons import Reason, ReasonSeverity  # noqa: E402
 from precision_operator.reasons.steps import OF_FLEET  # noqa: E402
+from precision_operator.workloads.kinds.pod import POD  # noqa: E402
+from precision_operator.workloads.kinds.table import KINDS  # noqa: E402
 
 CHART = ROOT / "helm" / "precision-operator"
 SHIPPED = ROOT / "operator" / "precision_operator" / "admission" / "shipped"
@@ -82,7 +84,20 @@ def copies() -> dict[Path, str]:
     # for the chart, and for people who import them by hand
     folders = (CHART / "files" / "dashboards", DASHBOARDS_MADE)
     dashboards = {folder / name: text for folder in folders for name, text in DASHBOARDS.items()}
-    return {**crds, packaged: CRD.read_text(), **found, **monitoring, **dashboards}
+    rights = {CHART / "files" / "kinds.yaml": kind_rules()}
+    return {**crds, packaged: CRD.read_text(), **found, **monitoring, **dashboards, **rights}
+
+
+def kind_rules() -> str:
+    """The operator's rights on each kind but pods, on which it has more: the chart's template names those."""
+    resources = [kind.resource for kind in KINDS if kind is not POD]
+    groups = dict.fromkeys(resource.group for resource in resources)
+    return "".join(
+        f"- apiGroups: [{group}]\n"
+        f"  resources: [{', '.join(found.plural for found in resources if found.group == group)}]\n"
+        "  verbs: [list, watch]\n"
+        for group in groups
+    )
 
 
 def rendered(program: Path) -> str:

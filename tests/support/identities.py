@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.support.bodies import FLEET, Json, owner, pod
+from tests.support.recorded_kinds import RECORDED as RECORDED_KINDS
 from tests.support.recorded_kinds import recorded
 
 RECORDED = Path(__file__).parent / "pods"
@@ -18,12 +19,6 @@ _RECORDED_KEYS = {
     "lws": ["leaderworkerset.x-k8s.io/LeaderWorkerSet/serve"] * 2,
     "pytorchjob": ["kubeflow.org/PyTorchJob/train"] * 2,
     "ray": ["ray.io/RayCluster/rc", "ray.io/RayCluster/rc", "ray.io/RayCluster/rj-raycluster-djs4f"],
-}
-
-_RECORDED_KINDS = {
-    "statefulset-pod-0": "apps/StatefulSet/db",
-    "job-pod": "batch/Job/indexed",
-    "bare-pod": "/Pod/probe",
 }
 
 LABEL = "precision.genesis.ai/workload"
@@ -151,10 +146,10 @@ def _recorded() -> dict[str, tuple[Json, str]]:
         for body, key in zip(items, keys, strict=True):
             body["metadata"] = {k: v for k, v in body["metadata"].items() if k not in ("namespace", "uid")}
             cases[f"recorded {kind} {body['metadata']['name']}"] = body, key
-    for name, key in _RECORDED_KINDS.items():
-        body = recorded(name)
+    for row in filter(lambda row: row.pod, RECORDED_KINDS.values()):
+        body = recorded(row.pod)
         body["metadata"] = {k: v for k, v in body["metadata"].items() if k in ("name", "labels", "ownerReferences")}
-        cases[f"recorded {name}"] = {k: v for k, v in body.items() if k != "status"}, key
+        cases[f"recorded {row.pod}"] = {k: v for k, v in body.items() if k != "status"}, row.key
     return cases
 
 

@@ -21,6 +21,7 @@ from lab.demo.fleet import ACCELERATOR, FAULT, FLEET_LABELS, Trainer, deployment
 from lab.images import TOOLS
 from lab.trainers import ENVIRONMENT
 from lab.waiting import wait_for
+from tests.support.recorded_kinds import RECORDED, recorded
 from tests.support.running_fleets import Fleet
 
 GRACE_SECONDS = 600
@@ -67,7 +68,8 @@ class Workload:
         template = made["spec"]["template"]
         self._train(template["spec"], checkpoints)
         metadata = {"name": self.name, "namespace": namespace, "labels": made["metadata"]["labels"]}
-        selected = {"replicas": 1, "selector": made["spec"]["selector"], "template": template}
+        replicas = {"replicas": 1} if "replicas" in recorded(RECORDED[self.kind].name)["spec"] else {}
+        selected = {**replicas, "selector": made["spec"]["selector"], "template": template}
         match self.kind:
             case "Job":
                 template["spec"]["restartPolicy"] = "Never"

@@ -13,6 +13,10 @@ from lab.model.predictions import Prediction, drawn, predicted
 from lab.model.predictions import figures as of_predictions
 from lab.restarts import Figures, figures, out_of_bounds
 from precision_operator.api.state import Phase
+from precision_operator.core.model import RestartBy
+from tests.support.recorded_kinds import RECORDED
+
+RESTARTED = [kind for kind, row in RECORDED.items() if row.restart_by is not RestartBy.NEVER]
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +48,7 @@ def test_kinds_kills_and_predictions_are_collected(tmp_path: Path) -> None:
 
 
 def good(**other: object) -> Figures:
-    rows = [{"kind": kind, "completed_untrained": False} for kind in ("Deployment", "ReplicaSet", "StatefulSet", "Job")]
+    rows = [{"kind": kind, "completed_untrained": False} for kind in RESTARTED]
     found: Figures = {
         "kinds": rows,
         "predictions": {"count": 30, "p90_error_ratio": 0.5},
@@ -72,7 +76,7 @@ def test_a_figure_that_is_out_of_its_bound_is_named_with_it(found: Figures, boun
     assert any(bound in line for line in out_of_bounds(found))
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet", "Job"])
+@pytest.mark.parametrize("kind", RESTARTED)
 def test_a_kind_that_no_test_restarted_is_named(kind: str) -> None:
     rows = good()["kinds"]
     assert isinstance(rows, list)

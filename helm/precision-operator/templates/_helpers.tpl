@@ -96,12 +96,7 @@ leaves a dry run, which asks admission what it knows. */}}
 - apiGroups: [precision.genesis.ai]
   resources: [precisionincidents]
   verbs: [get, list, create, update, delete]
-- apiGroups: [apps]
-  resources: [deployments, replicasets, statefulsets]
-  verbs: [list, watch]
-- apiGroups: [batch]
-  resources: [jobs]
-  verbs: [list, watch]
+{{ .Files.Get "files/kinds.yaml" | trim }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch, delete]

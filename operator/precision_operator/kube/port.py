@@ -34,7 +34,6 @@ FIELD_MANAGER = "precision-operator"
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments")
 REPLICASETS = Resource("apps", "v1", "replicasets")
-STATEFULSETS = Resource("apps", "v1", "statefulsets")
 JOBS = Resource("batch", "v1", "jobs")
 DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets")
 PODS = Resource("", "v1", "pods")

@@ -16,6 +16,7 @@ from precision_operator.runtime.ratelimit import RateLimiter
 from tests.support import trainers
 from tests.support.bodies import Json
 from tests.support.manual_clock import ManualClock
+from tests.support.recorded_kinds import RECORDED
 
 
 def policy(name: str, **labels: str) -> Json:
@@ -52,7 +53,7 @@ def test_alerts_that_name_no_namespace_are_left_out_and_repeated_ones_counted_on
     )
 
 
-@pytest.mark.parametrize("label", ["deployment", "statefulset", "job_name", "replicaset"])
+@pytest.mark.parametrize("label", [row.alert_label for kind, row in RECORDED.items() if kind != "Pod"])
 def test_an_alert_names_a_workload_by_the_label_of_its_kind(label: str) -> None:
     labels = {"namespace": "ns", label: "train", "job": "kube-state-metrics"}
     assert parse_webhook(webhook(labels)) == (Alert("ns", workload="train"),)

@@ -11,7 +11,7 @@ from precision_operator.core.model import RestartBy
 from precision_operator.workloads.kinds.table import KINDS
 
 Json = dict[str, Any]
-READ = {kind.kind.rpartition("/")[2]: kind for kind in KINDS}
+READ = {kind.singular: kind for kind in KINDS}
 
 
 def made(trainer: Trainer) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -16,12 +17,14 @@ from precision_operator.kube.port import (
     PODS,
     POLICIES,
     REPLICASETS,
-    STATEFULSETS,
     Resource,
 )
+from precision_operator.workloads.kinds.kind import WorkloadKind
+from precision_operator.workloads.kinds.pod import POD
+from precision_operator.workloads.kinds.statefulset import STATEFULSET
 from precision_operator.workloads.kinds.table import KINDS
 from tests.support import objects as b
-from tests.support.recorded_kinds import owned_by, recorded
+from tests.support.recorded_kinds import RECORDED, owned_by, recorded
 
 KEY = PolicyKey("default", "p")
 NOBODY: Keys = frozenset()
@@ -65,23 +68,36 @@ def test_everything_of_the_table_of_kinds_is_watched() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if RECORDED[kind.singular].pod and kind is not POD], ids=attrgetter("name")
+)
+def test_a_pod_is_of_the_workload_that_made_it(kind: WorkloadKind) -> None:
+    row = RECORDED[kind.singular]
+    pod = recorded(row.pod)
+    app = pod["metadata"]["labels"]["app"]
+    inventory = filled(app, (PODS, pod), (kind.resource, recorded(row.name)))
+    (view,) = views(inventory, app)
+    assert (view.key, [member.name for member in view.pods]) == (row.key, [pod["metadata"]["name"]])
+    assert unsupported(inventory, app) == ()
+
+
 @pytest.mark.parametrize("first", ["workload", "pods"])
 def test_pods_of_a_statefulset_are_its_own_and_show_a_pending_revision(first: str) -> None:
     events = [(PODS, recorded("statefulset-pod-0")), (PODS, recorded("statefulset-pod-1"))]
-    workload = (STATEFULSETS, recorded("statefulset"))
+    workload = (STATEFULSET.resource, recorded("statefulset"))
     inventory = filled("db", *([workload, *events] if first == "workload" else [*events, workload]))
     (view,) = views(inventory, "db")
     assert (view.key, [pod.name for pod in view.pods]) == ("apps/StatefulSet/db", ["db-0", "db-1"])
     assert not view.pending_revision  # its partition keeps the older one
     on_delete = recorded("statefulset")
     on_delete["spec"]["updateStrategy"] = {"type": "OnDelete"}
-    assert inventory.observe(STATEFULSETS, on_delete, deleted=False) == {KEY}
+    assert inventory.observe(STATEFULSET.resource, on_delete, deleted=False) == {KEY}
     assert views(inventory, "db")[0].pending_revision
     leaving = recorded("statefulset-pod-0")
     leaving["metadata"]["deletionTimestamp"] = "2026-11-22T10:00:30Z"
     assert inventory.observe(PODS, leaving, deleted=False) == {KEY}
     assert not views(inventory, "db")[0].pending_revision
-    assert inventory.observe(STATEFULSETS, on_delete, deleted=True) == {KEY}
+    assert inventory.observe(STATEFULSET.resource, on_delete, deleted=True) == {KEY}
     assert views(inventory, "db") == ()
 
 
@@ -110,7 +126,7 @@ def test_a_list_drops_what_it_lacks_of_its_own_kind_only() -> None:
     )
     assert [view.kind for view in views(inventory, "train")] == ["Pod", "Deployment", "Job"]
     assert inventory.relisted(JOBS, None, []) == {KEY}
-    assert inventory.relisted(STATEFULSETS, None, []) == NOBODY
+    assert inventory.relisted(STATEFULSET.resource, None, []) == NOBODY
     assert [view.kind for view in views(inventory, "train")] == ["Pod", "Deployment"]
     assert inventory.relisted(PODS, None, []) == {KEY}
     assert [view.kind for view in views(inventory, "train")] == ["Deployment"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -17,19 +17,18 @@ from precision_operator.kube.port import FIELD_MANAGER
 from precision_operator.workloads.identity import workload_key
 from precision_operator.workloads.kinds.deployment import read_deployment
 from precision_operator.workloads.kinds.job import INDEXES_CHARACTERS, expected_pods, read_job
+from precision_operator.workloads.kinds.kind import WorkloadKind
 from precision_operator.workloads.kinds.pod import NO_CONTROLLER, read_bare_pod
-from precision_operator.workloads.kinds.replicaset import read_replicaset
-from precision_operator.workloads.kinds.statefulset import read_statefulset
+from precision_operator.workloads.kinds.replicaset import REPLICASET, read_replicaset
 from precision_operator.workloads.kinds.strangers import strange_pod, strange_replicaset
 from precision_operator.workloads.kinds.suspension import LAST_APPLIED, LAST_APPLIED_CHARACTERS, MANIFEST
 from precision_operator.workloads.kinds.table import KINDS
 from precision_operator.workloads.reading import read_pod
-from precision_operator.workloads.records import WorkloadRecord
 from tests.support import objects as b
-from tests.support.recorded_kinds import owned_by, recorded
+from tests.support.recorded_kinds import RECORDED, Recorded, owned_by, recorded
 
 Body = dict[str, Any]
-Read = Callable[[Body], WorkloadRecord | None]
+NAME = attrgetter("name")
 
 
 def job(name: str = "indexed", **spec: object) -> Body:
@@ -44,39 +43,28 @@ def view_of(body: Body) -> WorkloadView:
     return record.view
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "replicas", "restart_by"),
-    [
-        ("deployment-paused", "apps/Deployment/vit", 1, RestartBy.PODS),
-        ("replicaset", "apps/ReplicaSet/bare", 2, RestartBy.PODS),
-        ("statefulset", "apps/StatefulSet/db", 2, RestartBy.PODS),
-        ("job-indexed", "batch/Job/indexed", 2, RestartBy.SUSPENSION),
-        ("bare-pod", "/Pod/probe", 1, RestartBy.NEVER),
-    ],
-)
-def test_each_kind_is_read_as_its_controller_left_it(name: str, key: str, replicas: int, restart_by: RestartBy) -> None:
-    body = recorded(name)
-    (kind,) = (kind for kind in KINDS if kind.kind.rpartition("/")[2] == body["kind"])
+@pytest.mark.parametrize("kind", KINDS, ids=NAME)
+def test_each_kind_is_read_as_its_controller_left_it(kind: WorkloadKind) -> None:
+    row = RECORDED[kind.singular]
+    body = recorded(row.name)
     record = kind.read(body)
     assert record is not None
     view = record.view
-    assert (view.key, view.replicas, view.restart_by) == (key, replicas, restart_by)
+    assert (view.key, view.replicas, view.restart_by) == (row.key, row.replicas, row.restart_by)
     assert (view.object_name, view.uid) == (body["metadata"]["name"], body["metadata"]["uid"])
-    assert key.startswith(kind.kind)
-    assert kind.name == body["kind"].lower()
-    assert bool(view.no_restart) == (restart_by is RestartBy.NEVER)
+    assert row.key.startswith(kind.kind)
+    assert kind.singular == body["kind"]
+    assert kind.resource.base.endswith(f"/{body['apiVersion']}")
+    assert kind.restart_by is row.restart_by
+    assert bool(view.no_restart) == (row.restart_by is RestartBy.NEVER)
 
 
-@pytest.mark.parametrize(
-    ("pod", "read", "owner"),
-    [("statefulset-pod-0", read_statefulset, "statefulset"), ("job-pod", read_job, "job-indexed")],
-)
-def test_admission_gives_a_pod_the_key_of_its_workload(pod: str, read: Read, owner: str) -> None:
-    record = read(recorded(owner))
-    assert record is not None
-    assert record.view.key == workload_key(recorded(pod))
-    assert read_bare_pod(recorded(pod)) is None
-    assert strange_pod(recorded(pod)) is None
+@pytest.mark.parametrize("row", [row for row in RECORDED.values() if row.pod], ids=lambda row: row.pod)
+def test_a_pod_of_a_known_kind_is_no_workload_of_its_own_and_no_stranger(row: Recorded) -> None:
+    pod = recorded(row.pod)
+    assert workload_key(pod) == row.key
+    assert (read_bare_pod(pod) is None) == (row.pod != row.name)
+    assert strange_pod(pod) is None
 
 
 def test_a_replicaset_without_a_hash_gives_its_pods_its_own_name() -> None:
@@ -307,11 +295,12 @@ def test_a_deployment_is_pending_while_older_pods_are_left() -> None:
     assert read_deployment(body).view.pending_revision
 
 
-@pytest.mark.parametrize("read", [read_deployment, read_statefulset])
-def test_pods_of_what_something_else_owns_are_not_taken_away(read: Read) -> None:
-    name = "statefulset" if read is read_statefulset else "deployment-paused"
-    owned = owned_by(recorded(name), "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "serve")
-    record = read(owned)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.restart_by is RestartBy.PODS and kind is not REPLICASET], ids=NAME
+)
+def test_pods_of_what_something_else_owns_are_not_taken_away(kind: WorkloadKind) -> None:
+    body = recorded(RECORDED[kind.singular].name)
+    record = kind.read(owned_by(body, "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "serve"))
     assert record is not None
     assert record.view.restart_by is RestartBy.NEVER
     assert record.view.no_restart == "its owner LeaderWorkerSet/serve decides about its pods"

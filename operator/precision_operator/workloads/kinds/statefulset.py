@@ -5,7 +5,7 @@ from dataclasses import replace
 from precision_operator.api.wire import integer, mapping, text
 from precision_operator.contract import MAX_INDEXES
 from precision_operator.core.model import RestartBy
-from precision_operator.kube.port import STATEFULSETS
+from precision_operator.kube.port import Resource
 from precision_operator.workloads.kinds.kind import (
     Body,
     TemplateChange,
@@ -51,5 +51,9 @@ def _revisions(body: Body) -> Revisions:
 
 
 STATEFULSET = WorkloadKind(
-    "apps/StatefulSet", STATEFULSETS, RestartBy.PODS, read_statefulset, TemplateChange.ROLLED_OUT
+    "apps/StatefulSet",
+    Resource("apps", "v1", "statefulsets"),
+    RestartBy.PODS,
+    read_statefulset,
+    TemplateChange.ROLLED_OUT,
 )
