@@ -51,7 +51,7 @@ from precision_operator.kube.denials import denial, denying_policies
 from precision_operator.kube.port import JOBS, PODS, JsonObject
 from precision_operator.receiver.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
-from precision_operator.signals.grouping import group
+from precision_operator.signals.grouping import group, split
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import Labels, MetricSource, Sample, Series
 from precision_operator.workloads.budgets import Budgets
@@ -349,12 +349,13 @@ def _grouped(text: str) -> object:
         Sample(Labels(pod="p", mode=text, generation=text), -1.0),
         Sample(Labels(pod=text, mode="fp16"), -1.0),
     ]
-    return group({"ack": samples, "overflow": samples}, {"overflow": Signal.OVERFLOW}, at=0.0)
+    answers = {name: split(name, samples) for name in ("ack", "overflow")}
+    return group(answers, {"overflow": Signal.OVERFLOW}, at=0.0)
 
 
 def _described(text: str) -> object:
     labels = msgspec.convert(dict.fromkeys(RUN_LABELS, text) | {"pod": "p"}, Labels)
-    said = group({"run": [Sample(labels, 1.0)]}, {}, at=0.0).pods["p"].runs_on
+    said = group({"run": split("run", [Sample(labels, 1.0)])}, {}, at=0.0).pods["p"].runs_on
     if said is None or max(map(len, (said.torch, said.device, said.capability))) > MESSAGE_CHARACTERS:
         raise ValueError("expected a bounded description of the run")
     return said

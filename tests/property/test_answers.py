@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from math import isfinite
+from math import inf, isfinite
 
 import pytest
 import requests
@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from precision_operator.api.modes import parse_mode
 from precision_operator.api.wire import generation_text
 from precision_operator.errors import SourceUnavailable
-from precision_operator.signals.grouping import group
+from precision_operator.signals.grouping import group, split
 from precision_operator.signals.port import Labels, Sample
 from precision_operator.signals.prometheus import _samples
 from precision_operator.signals.queries import ACK
-from precision_operator.signals.transport import _elements, _target
+from precision_operator.signals.transport import VectorAnswer, _elements, _target
 from tests.support.samples import sample
 
 NO_NUMBERS = ["1_0", "many", "", "٣"]
@@ -52,6 +52,24 @@ def test_of_a_whole_vector_what_is_a_number_and_fresh_is_a_sample_and_nothing_el
             _samples(elements, oldest=100.0)
 
 
+TWO = st.lists(st.tuples(st.sampled_from(['p"', '"value":[1,"', "p", ""]), st.sampled_from(["0", "NaN"])), max_size=3)
+"""Of a few words, so that two are often the same."""
+
+
+@given(TWO, TWO, st.tuples(STAMPS, STAMPS))
+def test_two_answers_are_the_same_but_for_their_times_where_they_name_the_same_numbers_and_nowhere_else(
+    one: list[tuple[str, str]], other: list[tuple[str, str]], times: tuple[float, float]
+) -> None:
+    answers = []
+    for found, at in zip((one, other), times, strict=True):
+        result = [{"metric": {"pod": pod}, "value": [at, number]} for pod, number in found]
+        body = {"status": "success", "data": {"resultType": "vector", "result": result}}
+        answers.append(VectorAnswer("", json.dumps(body, separators=(",", ":")).encode()))
+    texts, stamps = zip(*(answer.unstamped() for answer in answers), strict=True)
+    assert (texts[0] == texts[1]) == (one == other)
+    assert stamps == tuple(at if found else inf for found, at in zip((one, other), times, strict=True))
+
+
 ACKNOWLEDGED = st.builds(
     sample,
     st.sampled_from(["a", "b"]),
@@ -67,7 +85,7 @@ def test_only_the_newest_acknowledgements_count_and_none_where_they_contradict_e
     for one in found:
         if isfinite(one.value):
             by_pod[one.labels.pod].append(one)
-    grouped = group({ACK: found}, {}, at=100.0)
+    grouped = group({ACK: split(ACK, found)}, {}, at=100.0)
     contradicting = grouped.twice.get(ACK, frozenset())
     assert grouped.pods.keys() == by_pod.keys()
     for pod, samples in by_pod.items():

@@ -11,7 +11,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.reasons import Cause
-from precision_operator.signals.grouping import group
+from precision_operator.signals.grouping import group, split
 from precision_operator.signals.port import Labels, MetricHistory, Sample
 from precision_operator.signals.promql import written
 from precision_operator.signals.queries import ACK, BUILT_IN, STEPS, render
@@ -77,7 +77,7 @@ async def readings(source: MetricHistory, queries: Mapping[str, str], span: Span
         if errors.keys() == queries.keys():
             raise SourceUnavailable(f"no query was answered; the first: {next(iter(errors.values()))}")
         for moment in range(at, last + 1, span.step_seconds):
-            vectors = {name: answers[name].get(moment, ()) for name in queries if name in answers}
+            vectors = {name: split(name, answers[name].get(moment, ())) for name in queries if name in answers}
             signals = {name: Signal(name) for name in vectors if name in set(Signal)}
             grouped = group(vectors, signals, at=float(moment))
             yield Evaluation(

@@ -7,7 +7,7 @@ for each query: whoever asks again meanwhile waits for the same answer.
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -17,9 +17,9 @@ from precision_operator.errors import QueryInvalid, SignalError
 from precision_operator.reasons import Cause, Reason
 from precision_operator.runtime.clock import Clock, SystemClock, within
 from precision_operator.signals.endpoint import Author, Circuit, Endpoint
-from precision_operator.signals.grouping import Grouped, group
+from precision_operator.signals.grouping import NOTHING, Grouped, Split, group, split
 from precision_operator.signals.plan import EvaluationPlan
-from precision_operator.signals.port import MetricSource, Sample
+from precision_operator.signals.port import MetricSource
 from precision_operator.signals.promql import written
 from precision_operator.signals.queries import ACK, ALWAYS_ASKED, BUILT_IN, OWN, WORK, check, render
 
@@ -31,8 +31,10 @@ STEP_SECONDS = 1.0
 """What the wall clock may gain or lose between two evaluations: more is a step, and ends continuity too."""
 _PLAN_LIFE_SECONDS = 3600.0
 """A plan not evaluated for this long is forgotten."""
+_KEPT_INTERVALS = 2.0
+"""An answer is forgotten that was not asked for again within so many."""
 _PURGE_SECONDS = 5.0
-"""How often answers that are not shared any more are looked for: there may be thousands."""
+"""How often answers to be forgotten are looked for: there may be thousands."""
 WORK_SECONDS = 300.0
 """How seldom it is asked what the work so far would have taken in FP32: it grows slowly, and nothing is decided by it."""
 _SIGNALS = {signal.value: signal for signal in Signal}
@@ -61,18 +63,19 @@ class _Watched:
 class _Reading:
     """One answer, or why there is none."""
 
-    samples: Sequence[Sample] = ()
+    answer: Split = NOTHING
     error: Cause | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """One query under way or answered, and until when its answer may be shared."""
+    """One query under way or answered."""
 
     task: asyncio.Task[_Reading]
     at: float
     began: float
-    fresh_until: float
+    kept_until: float
+    """For the next one to go on from."""
     grouped: "list[tuple[Mapping[str, _Request], Grouped]]" = field(default_factory=list)
     """Of the acknowledgement's: the other requests that were grouped with it, and what came of it."""
 
@@ -95,7 +98,7 @@ class Evaluator:
         self._catalogue = queries
         self._observe = observe
         self._allow_raw = allow_raw
-        self._requests: dict[tuple[str, str], _Request] = {}
+        self._requests: dict[tuple[str, str, str], _Request] = {}
         self._work: dict[tuple[str, str], tuple[_Request, _Request | None]] = {}
         """The newest request for the work, and the newest that was answered."""
         self._purged_at = self._clock.monotonic()
@@ -198,16 +201,16 @@ class Evaluator:
                 requests[signal] = self._request(signal, plan, query, no_older_seconds, urgent=urgent)
         requests, late = await self._answered(requests, deadline_seconds)
         errors.update(late)
-        answers: dict[str, Sequence[Sample]] = {}
+        answers: dict[str, Split] = {}
         for signal, request in requests.items():
             reading = request.task.result()
             if reading.error is not None:
                 errors[signal] = reading.error
             else:
-                answers[signal] = reading.samples
+                answers[signal] = reading.answer
         at = min((request.at for request in requests.values()), default=self._clock.time())
         if plan.work and problem is None and (work := self._seldom(plan)) is not None:
-            requests[WORK], answers[WORK] = work, work.task.result().samples
+            requests[WORK], answers[WORK] = work, work.task.result().answer
         grouped = _grouped(requests, answers, at)
         errors.update(grouped.errors)
         for name in answers:
@@ -251,16 +254,17 @@ class Evaluator:
     ) -> _Request:
         """The request under way or still fresh for the same query, else a new one."""
         now = self._clock.monotonic()
-        half = plan.interval_seconds / 2
+        half, kept_seconds = plan.interval_seconds / 2, _KEPT_INTERVALS * plan.interval_seconds
         self._purge(now)
-        key = (plan.endpoint, query)
+        key = (plan.endpoint, name, query)
         known = self._requests.get(key)
         shared = half if no_older_seconds is None else min(half, no_older_seconds)
         if known is not None and (not known.task.done() or now - known.began < shared):
-            known.fresh_until = max(known.fresh_until, known.began + half)
+            known.kept_until = max(known.kept_until, known.began + kept_seconds)
             return known
-        task = asyncio.get_running_loop().create_task(self._ask(name, plan, query, urgent=urgent))
-        request = _Request(task=task, at=self._clock.time(), began=now, fresh_until=now + half)
+        before = known.task.result().answer if known is not None else NOTHING
+        task = asyncio.get_running_loop().create_task(self._ask(name, plan, query, before, urgent=urgent))
+        request = _Request(task=task, at=self._clock.time(), began=now, kept_until=now + kept_seconds)
         self._requests[key] = request
         return request
 
@@ -274,8 +278,8 @@ class Evaluator:
         if newest is None or (newest.task.done() and now - newest.began >= WORK_SECONDS):
             for key in [k for k, (r, _) in self._work.items() if r.task.done() and now - r.began > _PLAN_LIFE_SECONDS]:
                 del self._work[key]
-            task = asyncio.get_running_loop().create_task(self._ask(WORK, plan, query, urgent=False))
-            newest = _Request(task=task, at=self._clock.time(), began=now, fresh_until=now)
+            task = asyncio.get_running_loop().create_task(self._ask(WORK, plan, query, NOTHING, urgent=False))
+            newest = _Request(task=task, at=self._clock.time(), began=now, kept_until=now)
         self._work[plan.endpoint, query] = newest, answered
         return answered
 
@@ -283,16 +287,17 @@ class Evaluator:
         if now - self._purged_at < _PURGE_SECONDS:
             return
         self._purged_at = now
-        for key in [k for k, r in self._requests.items() if r.task.done() and now >= r.fresh_until]:
+        for key in [k for k, r in self._requests.items() if r.task.done() and now >= r.kept_until]:
             del self._requests[key]
 
-    async def _ask(self, name: str, plan: EvaluationPlan, query: str, *, urgent: bool) -> _Reading:
+    async def _ask(self, name: str, plan: EvaluationPlan, query: str, before: Split, *, urgent: bool) -> _Reading:
         began = self._clock.monotonic()
         result = "success"
         try:
             author = Author.OPERATOR if name in OWN else Author.POLICY if name in dict(plan.raw) else Author.ADMIN
             endpoint = self._endpoints[plan.endpoint]
-            return _Reading(samples=await endpoint.vector(query, plan.namespace, author=author, urgent=urgent))
+            samples = await endpoint.vector(query, plan.namespace, author=author, urgent=urgent)
+            return _Reading(before if samples is before.samples else split(name, samples))
         except SignalError as error:
             result = error.reason
             return _Reading(error=Cause(error.reason, str(error)))
@@ -341,7 +346,7 @@ class Evaluator:
         return replace(self._watched[plan], since=max(since, at)) if at > now + ahead_seconds else self._watched[plan]
 
 
-def _grouped(requests: Mapping[str, _Request], answers: Mapping[str, Sequence[Sample]], at: float) -> Grouped:
+def _grouped(requests: Mapping[str, _Request], answers: Mapping[str, Split], at: float) -> Grouped:
     """The answers by pod; policies that share all of their requests share this too."""
     first = requests.get(ACK)
     others = {name: request for name, request in requests.items() if name != ACK}

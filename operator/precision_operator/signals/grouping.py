@@ -31,27 +31,46 @@ class Grouped:
     """Query name → pods that have several series in its answer, so no value."""
 
 
-def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal], *, at: float) -> Grouped:
-    """Split the answers by query name into signals by pod name.
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One answer, split by pod."""
+
+    samples: Sequence[Sample]
+    """As it came."""
+    by_pod: Mapping[str, Sample]
+    """Of each pod the one that counts."""
+    twice: frozenset[str]
+    """Pods that have several series, so no value."""
+
+
+NOTHING = Split((), {}, frozenset())
+"""An empty answer."""
+
+
+def split(name: str, samples: Sequence[Sample]) -> Split:
+    """Split the answer to the query of that name."""
+    found, several = _newest(samples) if name == ACK else _once(samples)
+    return Split(samples, found, frozenset(several))
+
+
+def group(answers: Mapping[str, Split], signals: Mapping[str, Signal], *, at: float) -> Grouped:
+    """Join the answers by query name to signals by pod name.
 
     A namespace holds other people's pods too: what is wrong with one pod's series costs that pod its value and nobody
     else anything. A pod that occurs twice in an answer has no value in it: which of them is meant cannot be known. Only of
     the acknowledgement the newest counts, since a change of mode leaves two series for a moment. Its value is how long ago
     it was scraped (negative seconds) by Prometheus' own clock: ours may differ, so only the age is taken, back from ``at``.
     """
-    found: dict[str, Mapping[str, Sample]] = {}
     errors: dict[str, Cause] = {}
-    twice: dict[str, frozenset[str]] = {}
-    for name, samples in answers.items():
-        if samples and not any(sample.labels.pod for sample in samples):
+    for name, answer in answers.items():
+        if answer.samples and not any(sample.labels.pod for sample in answer.samples):
             text = (
-                f"none of {len(samples)} series has a label pod; group the query by (pod), "
+                f"none of {len(answer.samples)} series has a label pod; group the query by (pod), "
                 "and have Prometheus attach pod from its service discovery"
             )
             errors[name] = Cause(Reason.MISSING_POD_LABEL, text)
-        found[name], several = _newest(samples) if name == ACK else _once(samples)
-        if several:
-            twice[name] = frozenset(several)
+    found = {name: answer.by_pod for name, answer in answers.items()}
+    twice = {name: answer.twice for name, answer in answers.items() if answer.twice}
     return Grouped(_by_pod(found, signals, twice.get(ACK, frozenset()), at), errors, twice)
 
 

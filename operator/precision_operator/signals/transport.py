@@ -9,6 +9,7 @@ thread does. See ``test_a_slow_answer_ends_at_the_deadline_and_its_thread_is_fre
 ``test_a_cancelled_query_frees_its_thread`` in tests/unit/signals/test_prometheus.py.
 """
 
+import math
 import socket
 import time
 from base64 import b64encode
@@ -30,6 +31,8 @@ from precision_operator.signals.port import Labels
 
 _CHUNK = 64 * 1024
 _LONGEST_MESSAGE = 300
+_STAMPED = b'"value":['
+"""What precedes the time of a sample. No label holds it: there each quote has a backslash before it."""
 
 
 _ADDRESSES = 512
@@ -78,10 +81,7 @@ _VECTOR = msgspec.json.Decoder(_Vector)
 
 
 class VectorAnswer:
-    """A response read within its bounds, whose ``json`` refuses everything but a whole, unwarned vector.
-
-    Of a range query it must be a matrix instead.
-    """
+    """A response read within its bounds, of which only a whole, unwarned vector is taken, or matrix of a range query."""
 
     status_code = 200
 
@@ -90,9 +90,34 @@ class VectorAnswer:
         self.content = content
 
     def json(self) -> object:
-        """The checked envelope, as the library takes it apart; of a vector with an ``Element`` for each sample."""
-        if "/query_range" not in self.url and (elements := _elements(self.content)) is not None:
-            return {"data": {"result": elements}}
+        """As the library takes it apart: of a range query the checked envelope, of a vector this answer as it came."""
+        return self._checked("matrix") if "/query_range" in self.url else {"data": {"result": self}}
+
+    def unstamped(self) -> tuple[bytes, float]:
+        """What a vector says but for the time of its samples, and the first one's; infinite where it has no samples."""
+        start = self.content.find(_STAMPED)
+        if start < 0:
+            return self.content, math.inf
+        stamp = self.content[start + len(_STAMPED) : self.content.find(b",", start)]
+        try:
+            at = msgspec.json.decode(stamp, type=float)
+        except (msgspec.DecodeError, ValueError):
+            return self.content, math.inf
+        return self.content.replace(_STAMPED + stamp, _STAMPED), at
+
+    def elements(self) -> list[Element]:
+        """The samples of a vector.
+
+        Raises:
+            SourceUnavailable: it is no whole vector of numbers.
+        """
+        found = _elements(self.content)
+        if found is None:
+            data = cast(Mapping[str, Sequence[object]], self._checked("vector")["data"])
+            raise SourceUnavailable(shorten(f"expected samples with a numeric value, found {_wrong(data['result'])!r}"))
+        return found
+
+    def _checked(self, wanted: str) -> dict[str, object]:
         envelope = _object(self.content)
         if envelope.get("status") != "success":
             raise SourceUnavailable(shorten(f"expected status success, found {_complaint(envelope)}"))
@@ -102,13 +127,10 @@ class VectorAnswer:
             raise SourceUnavailable("the answer is partial (isPartial): a storage node is away")
         data = envelope.get("data")
         kind, result = (data.get("resultType"), data.get("result")) if isinstance(data, dict) else (None, None)
-        wanted = "matrix" if "/query_range" in self.url else "vector"
         if kind != wanted or not isinstance(result, list):
             raise SourceUnavailable(
                 f"expected a {wanted}, found {kind or 'no result'}; write the query so that it is one"
             )
-        if kind == "vector":
-            raise SourceUnavailable(shorten(f"expected samples with a numeric value, found {_wrong(result)!r}"))
         return envelope
 
 

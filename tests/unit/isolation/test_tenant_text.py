@@ -19,7 +19,7 @@ from precision_operator.api.wire import duration_seconds, number
 from precision_operator.kube.events import EventRecorder, PolicyRef
 from precision_operator.kube.port import EVENTS
 from precision_operator.observability.logging import JsonFormatter
-from precision_operator.signals.grouping import group
+from precision_operator.signals.grouping import group, split
 from tests.support.fake_kube import FakeKube
 from tests.support.samples import sample
 
@@ -85,7 +85,7 @@ def test_a_series_with_a_generation_that_is_none_costs_its_pod_the_acknowledgeme
         sample("hostile", -1.0, mode="fp16", generation=generation),
         sample("good", -1.0, mode="fp16", generation="7"),
     ]
-    found = group({"ack": samples}, {}, at=10.0).pods
+    found = group({"ack": split("ack", samples)}, {}, at=10.0).pods
     assert (found["hostile"].generation, found["good"].generation) == (None, 7)
 
 

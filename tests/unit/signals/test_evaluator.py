@@ -14,7 +14,7 @@ from precision_operator.errors import QueryInvalid, SourceUnavailable
 from precision_operator.signals.evaluator import WORK_SECONDS, Evaluator
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import Sample
-from precision_operator.signals.queries import CHECKPOINT
+from precision_operator.signals.queries import ACK, BUILT_IN, CHECKPOINT
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.samples import sample
 
@@ -178,6 +178,14 @@ async def test_policies_that_share_all_answers_share_what_is_made_of_them_and_no
     await clock.advance(PLAN.interval_seconds)
     source.answers["overflow"] = [sample("a", 0.75)]
     assert (await evaluator.evaluate(PLAN)).pods["a"].values[Signal.OVERFLOW] == 0.75
+
+
+async def test_a_query_that_two_names_ask_is_split_as_each_of_them_needs_it() -> None:
+    clock = ManualClock()
+    said = [sample("a", -2.0, mode="fp16", generation="3"), sample("a", -1.0, mode="fp16", generation="4")]
+    evaluator = make(Source(precision_info=said), clock, mine=BUILT_IN[ACK])
+    found = await evaluator.evaluate(replace(PLAN, queries=(("overflow", "mine"),)))
+    assert (found.pods["a"].generation, found.pods["a"].values) == (4, {})
 
 
 async def test_a_slow_source_is_asked_once_at_a_time() -> None:
