@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from manifests.crds import all_crds  # noqa: E402
 from manifests.dashboards import DASHBOARDS  # noqa: E402
 from manifests.recording import with_records  # noqa: E402
 from manifests.values import values_schema, with_config  # noqa: E402
+from precision_operator.kube.port import Resource  # noqa: E402
 from precision_operator.reasons import Reason, ReasonSeverity  # noqa: E402
 from precision_operator.reasons.steps import OF_FLEET  # noqa: E402
 from precision_operator.workloads.kinds.pod import POD  # noqa: E402
@@ -84,19 +86,18 @@ def copies() -> dict[Path, str]:
     # for the chart, and for people who import them by hand
     folders = (CHART / "files" / "dashboards", DASHBOARDS_MADE)
     dashboards = {folder / name: text for folder in folders for name, text in DASHBOARDS.items()}
-    rights = {CHART / "files" / "kinds.yaml": kind_rules()}
+    rights = {CHART / "files" / "kinds.yaml": kind_rules(kind.resource for kind in KINDS if kind is not POD)}
     return {**crds, packaged: CRD.read_text(), **found, **monitoring, **dashboards, **rights}
 
 
-def kind_rules() -> str:
-    """The operator's rights on each kind but pods, on which it has more: the chart's template names those."""
-    resources = [kind.resource for kind in KINDS if kind is not POD]
-    groups = dict.fromkeys(resource.group for resource in resources)
+def kind_rules(resources: Iterable[Resource]) -> str:
+    """The operator's rights on kinds of workloads; on pods it has more, which the chart's template names."""
+    plurals: dict[str, list[str]] = {}
+    for resource in resources:
+        plurals.setdefault(resource.group or '""', []).append(resource.plural)
     return "".join(
-        f"- apiGroups: [{group}]\n"
-        f"  resources: [{', '.join(found.plural for found in resources if found.group == group)}]\n"
-        "  verbs: [list, watch]\n"
-        for group in groups
+        f"- apiGroups: [{group}]\n  resources: [{', '.join(found)}]\n  verbs: [list, watch]\n"
+        for group, found in plurals.items()
     )
 
 

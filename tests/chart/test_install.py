@@ -131,7 +131,7 @@ def test_the_samples_are_good_policies(release: Kubectl, sample: str) -> None:
         ("patch", "pods/status"),
         ("update", "pods/ephemeralcontainers"),
         ("create", "deployments.apps"),
-        *(("patch", f"{kind.resource.plural}.{kind.resource.group}") for kind in TAKEN_AWAY),
+        *(("patch", kind.resource.qualified) for kind in TAKEN_AWAY),
         ("update", "deployments.apps"),
         ("delete", "deployments.apps"),
         ("patch", "deployments.apps/scale"),

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
+from manifests.generate import kind_rules
 from precision_operator.api import commands
 from precision_operator.cli.examine_operator import RIGHTS
 from precision_operator.inventory.caches import WATCHED
@@ -47,7 +49,7 @@ USED = table(
     ("precision.genesis.ai", "precisionpolicies/status", "patch"),
     ("precision.genesis.ai", "precisionassignments", "get list watch create update delete"),
     ("precision.genesis.ai", "precisionincidents", "get list create update delete"),
-    *((kind.resource.group, kind.resource.plural, "list watch") for kind in KINDS if kind.resource.group),
+    *((kind.resource.group, kind.resource.plural, "list watch") for kind in KINDS if kind.resource != port.PODS),
     ("", "pods", "get list watch patch delete"),
     ("", "pods/eviction", "create"),
     ("batch", "jobs", "patch"),
@@ -129,6 +131,16 @@ def called() -> set[tuple[str, str]]:
                     if isinstance(resource, port.Resource):
                         found.add((resource.plural, VERBS[method]))
     return found
+
+
+def test_rights_on_kinds_name_the_group_that_has_no_name_too() -> None:
+    made = yaml.safe_load(kind_rules([port.JOBS, port.PODS, port.REPLICASETS, port.DEPLOYMENTS]))
+    assert verbs(made) == table(
+        ("batch", "jobs", "list watch"),
+        ("", "pods", "list watch"),
+        ("apps", "replicasets", "list watch"),
+        ("apps", "deployments", "list watch"),
+    )
 
 
 def test_doctor_asks_for_every_right_that_the_operator_needs_where_it_has_fleets() -> None:

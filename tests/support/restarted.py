@@ -28,7 +28,7 @@ GRACE_SECONDS = 600
 """Of pods that do not go by themselves: longer than any test waits."""
 
 CPU = "135m"
-"""Eleven of them fit the node, and a machine that does much else leaves them so much."""
+"""Eleven of them fit the node, four for the kinds, and a machine that does much else leaves them so much."""
 
 _UNRESPONSIVE = (
     "import signal, subprocess, sys; signal.signal(15, signal.SIG_IGN); sys.exit(subprocess.call(sys.argv[1:]))"
@@ -68,18 +68,23 @@ class Workload:
         template = made["spec"]["template"]
         self._train(template["spec"], checkpoints)
         metadata = {"name": self.name, "namespace": namespace, "labels": made["metadata"]["labels"]}
-        replicas = {"replicas": 1} if "replicas" in recorded(RECORDED[self.kind].name)["spec"] else {}
-        selected = {**replicas, "selector": made["spec"]["selector"], "template": template}
+        example = recorded(RECORDED[self.kind].name)
+        replicas = {"replicas": 1} if "replicas" in example["spec"] else {}
+        selector = made["spec"]["selector"]
+        if "matchLabels" not in example["spec"].get("selector", {}):  # as a ReplicationController has it
+            selector = selector["matchLabels"]
+        selected = {**replicas, "selector": selector, "template": template}
+        spec: Json
         match self.kind:
             case "Job":
                 template["spec"]["restartPolicy"] = "Never"
-                group, spec = "batch/v1", {"backoffLimit": 0, "completions": 1, "template": template}
+                spec = {"backoffLimit": 0, "completions": 1, "template": template}
             case "StatefulSet":
                 on_delete = {"updateStrategy": {"type": "OnDelete"}}
-                group, spec = "apps/v1", {"serviceName": self.name, **on_delete, **selected}
+                spec = {"serviceName": self.name, **on_delete, **selected}
             case _:
-                group, spec = "apps/v1", selected
-        return {"apiVersion": group, "kind": self.kind, "metadata": metadata, "spec": spec}
+                spec = selected
+        return {"apiVersion": example["apiVersion"], "kind": self.kind, "metadata": metadata, "spec": spec}
 
     def _train(self, pod: Json, checkpoints: Path) -> None:
         (container,) = pod["containers"]

@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from precision_operator.core.model import RestartBy
+from precision_operator.errors import Forbidden
 from precision_operator.kube.port import DEPLOYMENTS, JOBS
 from precision_operator.workloads.kinds.kind import WorkloadKind
 from precision_operator.workloads.kinds.table import KINDS
 from tests.support import trainers
 from tests.support.cli import FLEET, Cli
+from tests.support.recorded_kinds import RECORDED, recorded
 
 
 @pytest.fixture
@@ -40,10 +42,11 @@ def test_the_label_is_shown_as_a_patch_for_kustomize_and_for_helm(workload: Cli)
 def test_a_patch_for_kustomize_names_the_workload_by_its_kind(workload: Cli, kind: WorkloadKind) -> None:
     workload.fake.put(kind.resource, trainers.deployment("night", labels=FLEET))
     (patch,) = yaml.safe_load(workload("onboard", f"{kind.name}/night", "--format=kustomize"))["patches"]
-    group, _, manifest_kind = kind.kind.rpartition("/")
-    assert patch["target"] == {"kind": manifest_kind, "name": "night"}
+    manifest = recorded(RECORDED[kind.singular].name)
+    assert patch["target"] == {"kind": manifest["kind"], "name": "night"}
     whole = yaml.safe_load(patch["patch"])
-    assert (whole["apiVersion"], whole["kind"], whole["metadata"]) == (f"{group}/v1", manifest_kind, {"name": "night"})
+    assert (whole["apiVersion"], whole["kind"]) == (manifest["apiVersion"], manifest["kind"])
+    assert whole["metadata"] == {"name": "night"}
     assert whole["spec"] == PATCH["spec"]
 
 
@@ -75,3 +78,15 @@ def test_what_cannot_be_onboarded_is_refused_with_the_next_step(workload: Cli, w
 def test_the_shown_line_does_what_apply_does(workload: Cli) -> None:
     line = workload.json("onboard", "vit")["kubectl"]
     assert json.loads(shlex.split(line)[-1]) == PATCH
+
+
+@pytest.mark.parametrize(("kind", "asks"), [("deployment", "deployments.apps"), ("replicaset", "replicasets.apps")])
+def test_who_may_not_patch_it_is_told_how_to_see_that(workload: Cli, kind: str, asks: str) -> None:
+    def refuse() -> None:
+        raise Forbidden("bob may not patch it", status=403)
+
+    (resource,) = [found.resource for found in KINDS if found.name == kind]
+    workload.fake.put(resource, trainers.deployment("night", labels=FLEET))
+    workload.fake.before_write = lambda *_: refuse()
+    said = workload("onboard", f"{kind}/night", "--apply", "--yes", code=1)
+    assert f"`kubectl -n default auth can-i patch {asks}/night`" in said

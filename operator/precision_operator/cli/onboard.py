@@ -121,7 +121,7 @@ async def _apply(session: "Session", kind: "WorkloadKind", name: str, patch: "Js
     try:
         await session.api.merge_patch(kind.resource, session.namespace, name, patch)
     except Forbidden as error:
-        can = session.kubectl("auth", "can-i", "patch", f"{kind.resource.plural}.{kind.resource.group}/{name}")
+        can = session.kubectl("auth", "can-i", "patch", f"{kind.resource.qualified}/{name}")
         raise CommandRefused(f"{error}; to see what you may do: `{can}`") from error
 
 
@@ -135,6 +135,5 @@ def _shown(kind: "WorkloadKind", name: str, patch: "JsonObject", form: str) -> s
     if form == "label":
         return str(yaml.safe_dump(patch))
     target = {"kind": kind.singular, "name": name}
-    api = f"{kind.resource.group}/{kind.resource.version}"
-    whole = {"apiVersion": api, "kind": kind.singular, "metadata": {"name": name}, **patch}
+    whole = {"apiVersion": kind.resource.api_version, "kind": kind.singular, "metadata": {"name": name}, **patch}
     return str(yaml.safe_dump({"patches": [{"target": target, "patch": json.dumps(whole)}]}, width=1000))

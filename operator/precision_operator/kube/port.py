@@ -25,6 +25,16 @@ class Resource:
         """The path prefix, without namespace."""
         return f"/api/{self.version}" if not self.group else f"/apis/{self.group}/{self.version}"
 
+    @property
+    def api_version(self) -> str:
+        """As a manifest has it: ``apps/v1``, ``v1`` in the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """As kubectl takes it: ``deployments.apps``, ``pods`` in the core group."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
 
 POLICIES = Resource("precision.genesis.ai", "v1alpha1", "precisionpolicies")
 ASSIGNMENTS = Resource("precision.genesis.ai", "v1alpha1", "precisionassignments")

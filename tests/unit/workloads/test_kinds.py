@@ -15,10 +15,10 @@ from precision_operator.contract import MAX_INDEXES
 from precision_operator.core.model import RestartBy, WorkloadView
 from precision_operator.kube.port import FIELD_MANAGER
 from precision_operator.workloads.identity import workload_key
-from precision_operator.workloads.kinds.deployment import read_deployment
+from precision_operator.workloads.kinds.deployment import DEPLOYMENT, read_deployment
 from precision_operator.workloads.kinds.job import INDEXES_CHARACTERS, expected_pods, read_job
 from precision_operator.workloads.kinds.kind import WorkloadKind
-from precision_operator.workloads.kinds.pod import NO_CONTROLLER, read_bare_pod
+from precision_operator.workloads.kinds.pod import NO_CONTROLLER, POD, read_bare_pod
 from precision_operator.workloads.kinds.replicaset import REPLICASET, read_replicaset
 from precision_operator.workloads.kinds.strangers import strange_pod, strange_replicaset
 from precision_operator.workloads.kinds.suspension import LAST_APPLIED, LAST_APPLIED_CHARACTERS, MANIFEST
@@ -54,9 +54,13 @@ def test_each_kind_is_read_as_its_controller_left_it(kind: WorkloadKind) -> None
     assert (view.object_name, view.uid) == (body["metadata"]["name"], body["metadata"]["uid"])
     assert row.key.startswith(kind.kind)
     assert kind.singular == body["kind"]
-    assert kind.resource.base.endswith(f"/{body['apiVersion']}")
+    assert kind.resource.api_version == body["apiVersion"]
     assert kind.restart_by is row.restart_by
     assert bool(view.no_restart) == (row.restart_by is RestartBy.NEVER)
+
+
+def test_a_resource_is_named_for_kubectl_with_its_group_where_it_has_one() -> None:
+    assert [DEPLOYMENT.resource.qualified, POD.resource.qualified] == ["deployments.apps", "pods"]
 
 
 @pytest.mark.parametrize("row", [row for row in RECORDED.values() if row.pod], ids=lambda row: row.pod)
