@@ -166,7 +166,7 @@ def _times(spec: PolicySpec) -> Iterator[Fault]:
         if confirm >= deadline:
             yield Fault(
                 f"spec.rollback.deadlines.{severity}",
-                f"a breach takes (failureLimit + 1) x interval = {confirm:g} s to be believed, which is the whole "
+                f"a breach takes {confirm:g} s (failureLimit, interval) to be believed, which is the whole "
                 f"deadline of {deadline:g} s: lower either, or raise the deadline",
             )
         elif confirm + rollback.ack_timeout_seconds >= deadline:

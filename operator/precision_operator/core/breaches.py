@@ -5,7 +5,8 @@ from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Failing
 from precision_operator.core.cohorts.shares import at_least
-from precision_operator.core.evidence.assessment import cohort_breached, confirmed, trains_in
+from precision_operator.core.evidence.assessment import cohort_breached, trains_in
+from precision_operator.core.evidence.confirmation import confirmed
 from precision_operator.core.facts import Facts
 from precision_operator.reasons import Cause, Reason
 

@@ -19,7 +19,7 @@ from precision_operator.core.alerting import alert_events, told
 from precision_operator.core.assigning import assign
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.desired import Desired
-from precision_operator.core.evidence.assessment import listed
+from precision_operator.core.evidence.confirmation import listed
 from precision_operator.core.facts import Facts
 from precision_operator.core.fleet import Fleet
 from precision_operator.core.leaving import noticed

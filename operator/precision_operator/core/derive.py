@@ -9,8 +9,8 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase, State
 from precision_operator.contract import MAX_POD_GENERATION
-from precision_operator.core.evidence.assessment import Assessment, assess, trains_in, update_failing
-from precision_operator.core.evidence.confirmation import believed
+from precision_operator.core.evidence.assessment import Assessment, assess, trains_in
+from precision_operator.core.evidence.confirmation import believed, update_failing
 from precision_operator.core.facts import Facts
 from precision_operator.core.memory import fallback_in_bf16
 from precision_operator.core.model import Observation, PodView, WorkloadView, pods_seen

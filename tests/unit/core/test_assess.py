@@ -18,9 +18,8 @@ from precision_operator.core.evidence.assessment import (
     cohort_breached,
     lost,
     trains_in,
-    update_failing,
 )
-from precision_operator.core.evidence.confirmation import believed_seconds
+from precision_operator.core.evidence.confirmation import believed_seconds, update_failing
 from precision_operator.core.evidence.readings import Breach, Ok, Reading, Unknown
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.reasons import Cause, Reason

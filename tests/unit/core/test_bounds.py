@@ -20,7 +20,7 @@ from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.contract import ABORT
 from precision_operator.core.actions import Notify
 from precision_operator.core.decide import Decision
-from precision_operator.core.evidence.assessment import FAILING_BYTES
+from precision_operator.core.evidence.confirmation import FAILING_BYTES
 from precision_operator.core.mitigation.ladder import MITIGATIONS_BYTES
 from precision_operator.core.rollback.alone import HOLDS_LIMIT
 from precision_operator.reasons import Reason

@@ -8,8 +8,8 @@ from precision_operator.api.assignment import failing_bytes
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing
-from precision_operator.core.evidence import assessment
-from precision_operator.core.evidence.assessment import FAILING_BYTES, listed
+from precision_operator.core.evidence import confirmation
+from precision_operator.core.evidence.confirmation import FAILING_BYTES, listed
 from tests.support.fleets import OVERFLOWS, promoted
 from tests.support.views import key
 
@@ -37,12 +37,12 @@ def rest(found: tuple[Failing, ...]) -> list[Failing]:
 
 def test_as_many_as_fit_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed(many(ROOM)) == tuple(many(ROOM))
-    monkeypatch.setattr(assessment, "FAILING_BYTES", 3 * ONE)
+    monkeypatch.setattr(confirmation, "FAILING_BYTES", 3 * ONE)
     assert listed(many(3)) == tuple(many(3)), "to the last byte"
 
 
 def test_a_pass_keeps_no_more_of_the_breaches_that_it_finds_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assessment, "FAILING_BYTES", 0)
+    monkeypatch.setattr(confirmation, "FAILING_BYTES", 0)
     world = promoted(rollback={"strategies": {"P1": "Hold"}})
     world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     world.run(3)
@@ -82,7 +82,7 @@ def test_signals_and_severities_are_told_apart_in_the_rest() -> None:
 
 def test_a_smaller_one_does_not_take_the_place_of_one_that_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else who is named would change with the length of names, and a count with it."""
-    monkeypatch.setattr(assessment, "FAILING_BYTES", 3 * ONE)
+    monkeypatch.setattr(confirmation, "FAILING_BYTES", 3 * ONE)
     large = breach("w" * 200, since=2e9)
     found = listed([*many(2), large, breach("b", since=3e9)])
     assert named(found) == many(2)

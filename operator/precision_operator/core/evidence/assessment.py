@@ -1,16 +1,13 @@
-"""What the metrics say of each workload, and which breaches stand."""
+"""What the metrics say of each workload."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from precision_operator.api.assignment import failing_bytes
 from precision_operator.api.modes import Mode
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Criterion, PolicySpec, Severity, Strategy
-from precision_operator.api.state import Failing
-from precision_operator.core.evidence.confirmation import believed, counted, unseen
+from precision_operator.api.spec import Criterion, PolicySpec, Severity
 from precision_operator.core.evidence.readings import Breach, Reading, Unknown, judge
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
@@ -20,9 +17,6 @@ SPEED_AGE_SHARE = 0.5
 """Of the window: a silence longer than this leaves two samples too close to one another to tell a speed from their scrapes'
 jitter.
 """
-
-FAILING_BYTES = 48 * 1024
-"""What the list of standing breaches may take in the assignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,72 +125,6 @@ def lost(workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation) -> bo
     criteria = [criterion for criterion in spec.criteria if criterion.enabled and SIGNALS[criterion.signal].of_loss]
     readings = (_pod_reading(c, pod, spec, evaluation, failing=False) for pod in live_pods(workload) for c in criteria)
     return any(isinstance(found, Breach) and found.severity is not Severity.P3 for found in readings)
-
-
-def update_failing(
-    old: tuple[Failing, ...], verdicts: Iterable[Assessment], spec: PolicySpec, *, at: float, clock_since: float = 0.0
-) -> tuple[Failing, ...]:
-    """The breaches that stand after this evaluation.
-
-    What a breach and what Unknown make of one says confirmation.py; Ok ends it. Breaches of workloads that are not
-    judged any more (rolled back, gone) end. ``clock_since``: what is dated before was dated by another clock.
-    """
-    before = {(f.key, f.signal, f.severity): f for f in old}
-    known_of = {(f.key, f.signal): f for f in old}
-    rest = {signal: [f for f in old if f.signal is signal and not f.key] for signal in Signal}
-    at = round(at, 3)
-    standing: list[Failing] = []
-    for verdict in verdicts:
-        for signal, reading in verdict.readings.items():
-            key = verdict.workload.key
-            known = known_of.get((key, signal))
-            if isinstance(reading, Breach):
-                # Another severity is another breach: five mild evaluations are not one severe one.
-                found = before.get((key, signal, reading.severity)) or before.get(("", signal, reading.severity))
-                now = Failing(key, signal, reading.severity, at, 1, at, f"{reading.value:.3g}")
-                standing.append(counted(found, now, spec.evaluation, clock_since=clock_since))
-            elif isinstance(reading, Unknown):
-                # Where too many were in breach to list them all, it may be one of the rest.
-                standing += map(unseen, [known] if known else rest[signal])
-    return tuple(sorted(set(standing), key=lambda f: (f.key, f.signal, f.severity)))
-
-
-def listed(failing: Sequence[Failing]) -> tuple[Failing, ...]:
-    """What is kept of the breaches from one pass to the next: the worst, and one entry for all others of a kind.
-
-    Bounded by bytes: a rollback is never refused because too much is in breach.
-    """
-    kept: list[Failing] = []
-    rest: dict[tuple[Signal, Severity], Failing] = {}
-    room = FAILING_BYTES
-    for found in sorted(failing, key=lambda f: (f.severity, f.since, f.key, f.signal)):
-        if found.key and room > 0:
-            room -= failing_bytes(found)
-            if room >= 0:
-                kept.append(found)
-                continue
-        others = rest.get((found.signal, found.severity))
-        if others is None or found.count > others.count:
-            rest[found.signal, found.severity] = replace(found, key="", measured="")
-    return tuple(sorted((*kept, *rest.values()), key=lambda f: (f.key, f.signal, f.severity)))
-
-
-def confirmed(
-    failing: Iterable[Failing], spec: PolicySpec, *, limit: int, stood_seconds: Callable[[float], float]
-) -> tuple[Failing, ...]:
-    """The breaches that are believed, where ``limit`` evaluations in a row are not enough, and that call for a rollback.
-
-    What is answered gradually, or by canary, must have stood for its time besides (``stood_seconds``: since then).
-    """
-    rules, unhurried = spec.rollback, (Strategy.GRADUAL, Strategy.CANARY)
-    return tuple(
-        f
-        for f in failing
-        if believed(f, limit)
-        and f.severity is not Severity.P3
-        and rules.strategies[f.severity] is not Strategy.HOLD
-        and (rules.strategies[f.severity] not in unhurried or stood_seconds(f.since) >= rules.gradual.sustain_seconds)
-    )
 
 
 def cohort_breached(
