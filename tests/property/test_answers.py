@@ -65,9 +65,10 @@ def test_two_answers_are_the_same_but_for_their_times_where_they_name_the_same_n
         result = [{"metric": {"pod": pod}, "value": [at, number]} for pod, number in found]
         body = {"status": "success", "data": {"resultType": "vector", "result": result}}
         answers.append(VectorAnswer("", json.dumps(body, separators=(",", ":")).encode()))
-    texts, stamps = zip(*(answer.unstamped() for answer in answers), strict=True)
+    texts, stamps, counts = zip(*(answer.unstamped() for answer in answers), strict=True)
     assert (texts[0] == texts[1]) == (one == other)
     assert stamps == tuple(at if found else inf for found, at in zip((one, other), times, strict=True))
+    assert counts == (len(one), len(other))
 
 
 ACKNOWLEDGED = st.builds(

@@ -31,8 +31,8 @@ STEP_SECONDS = 1.0
 """What the wall clock may gain or lose between two evaluations: more is a step, and ends continuity too."""
 _PLAN_LIFE_SECONDS = 3600.0
 """A plan not evaluated for this long is forgotten."""
-_KEPT_INTERVALS = 2.0
-"""An answer is forgotten that was not asked for again within so many."""
+_KEPT_INTERVALS = 1.5
+"""An answer that nobody has asked for again within so many is forgotten; until then the next one may be the same."""
 _PURGE_SECONDS = 5.0
 """How often answers to be forgotten are looked for: there may be thousands."""
 WORK_SECONDS = 300.0
@@ -75,7 +75,7 @@ class _Request:
     at: float
     began: float
     kept_until: float
-    """For the next one to go on from."""
+    """Then it is forgotten, by the monotonic clock."""
     grouped: "list[tuple[Mapping[str, _Request], Grouped]]" = field(default_factory=list)
     """Of the acknowledgement's: the other requests that were grouped with it, and what came of it."""
 
@@ -98,7 +98,7 @@ class Evaluator:
         self._catalogue = queries
         self._observe = observe
         self._allow_raw = allow_raw
-        self._requests: dict[tuple[str, str, str], _Request] = {}
+        self._requests: dict[tuple[str, str, bool], _Request] = {}
         self._work: dict[tuple[str, str], tuple[_Request, _Request | None]] = {}
         """The newest request for the work, and the newest that was answered."""
         self._purged_at = self._clock.monotonic()
@@ -116,6 +116,8 @@ class Evaluator:
     def begin(self) -> None:
         """A leadership begins: another may have led until now, by another clock."""
         self._watched.clear()
+        self._twice.clear()
+        self._requests = {key: request for key, request in self._requests.items() if not request.task.done()}
         self.clock_since = self._clock.time()
 
     def problem(self, plan: EvaluationPlan) -> Cause | None:
@@ -256,13 +258,13 @@ class Evaluator:
         now = self._clock.monotonic()
         half, kept_seconds = plan.interval_seconds / 2, _KEPT_INTERVALS * plan.interval_seconds
         self._purge(now)
-        key = (plan.endpoint, name, query)
+        key = (plan.endpoint, query, name == ACK)  # of acknowledgements another sample of a pod counts
         known = self._requests.get(key)
         shared = half if no_older_seconds is None else min(half, no_older_seconds)
         if known is not None and (not known.task.done() or now - known.began < shared):
             known.kept_until = max(known.kept_until, known.began + kept_seconds)
             return known
-        before = known.task.result().answer if known is not None else NOTHING
+        before = known.task.result().answer if known is not None and not known.task.cancelled() else NOTHING
         task = asyncio.get_running_loop().create_task(self._ask(name, plan, query, before, urgent=urgent))
         request = _Request(task=task, at=self._clock.time(), began=now, kept_until=now + kept_seconds)
         self._requests[key] = request

@@ -43,6 +43,8 @@ class MetricSource(Protocol):
     async def vector(self, query: str) -> Sequence[Sample]:
         """The instant vector of ``query``; empty where no series matches.
 
+        Nobody changes what was returned. The same object again says the same again.
+
         Raises:
             QueryInvalid: Prometheus refused the query (HTTP 400/422, ``bad_data``).
             SourceUnavailable: anything else that is not a vector: time-out, 5xx, HTML, a scalar, a partial answer

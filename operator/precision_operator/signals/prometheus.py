@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -27,6 +26,7 @@ from urllib3.exceptions import TimeoutError as NoAnswer
 
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
+from precision_operator.signals.answers import Answer, Answers
 from precision_operator.signals.port import Sample, Series
 from precision_operator.signals.transport import BoundedSession, Element, VectorAnswer, shorten
 
@@ -34,9 +34,6 @@ T = TypeVar("T")
 
 THREADS = 12
 """Queries of one source at once: those of evaluations (SLOTS, RAW_SLOTS and a trial), and what reports ask of the past."""
-
-KEPT_BYTES = 16 * 1024 * 1024
-"""Of answers that the next ones are compared with: twice what 10,000 workloads have. Their samples take thrice as much."""
 
 STAMP_SECONDS = 120.0
 """An answer that is stamped longer ago is one of a cache, and is not believed; clocks may differ by this much."""
@@ -52,9 +49,7 @@ class PrometheusSource:
         self._room = asyncio.Semaphore(threads)
         self._idle: list[_Client] = []
         self._busy: set[_Client] = set()
-        self._newest: dict[str, _Answer] = {}
-        """By query, the longest ago first."""
-        self._newest_bytes = 0
+        self._answers = Answers()
 
     async def vector(self, query: str) -> Sequence[Sample]:
         """The instant vector of ``query``; empty where no series matches.
@@ -63,19 +58,10 @@ class PrometheusSource:
             QueryInvalid: Prometheus refused the query.
             SourceUnavailable: no vector within the deadline, which includes the wait for a free thread.
         """
-        before = self._newest.get(query)
+        before = self._answers.get(query)
         answer = await self._run(lambda client, deadline: client.ask(query, deadline, before))
-        self._keep(query, answer)
+        self._answers.keep(query, answer, now=time.monotonic())
         return answer.samples
-
-    def _keep(self, query: str, answer: "_Answer") -> None:
-        before = self._newest.pop(query, None)
-        self._newest_bytes -= len(before.text) if before is not None else 0
-        if answer.text:
-            self._newest[query] = answer
-            self._newest_bytes += len(answer.text)
-        while self._newest_bytes > KEPT_BYTES:
-            self._newest_bytes -= len(self._newest.pop(next(iter(self._newest))).text)
 
     async def history(self, query: str, start: float, end: float, step_seconds: float) -> Sequence[Series]:
         """The matrix of ``query`` over a span; see :class:`~precision_operator.signals.port.MetricHistory`."""
@@ -160,13 +146,6 @@ class PrometheusSource:
             answer.set_exception(error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    samples: Sequence[Sample]
-    text: bytes
-    """Less its time stamps, for what is asked next to be compared with; empty where these differ."""
-
-
 class _Client:
     """One session with one connection; used by one thread at a time."""
 
@@ -176,25 +155,25 @@ class _Client:
         self._session = BoundedSession(url, ca_file=endpoint.ca_file, max_bytes=endpoint.max_response_bytes)
         self._connect = PrometheusConnect(url=url, session=self._session, timeout=endpoint.timeout_seconds)
 
-    def ask(self, query: str, deadline: float, before: _Answer | None) -> _Answer:
-        """Send ``query`` and read its vector before ``deadline`` (monotonic). Blocks.
+    def ask(self, query: str, deadline: float, before: Answer | None) -> Answer:
+        """Send ``query`` and read its vector. Blocks.
 
         Args:
             query: PromQL.
-            deadline: seconds, by the monotonic clock.
-            before: the last answer, which this one is where it says the same. At rest most are.
+            deadline: until when; seconds, by the monotonic clock.
+            before: the last answer to it. It is returned again, undecoded, where this one differs in its time alone.
 
         Raises:
             SignalError: see PrometheusSource.vector; nothing else.
         """
         oldest = time.time() - STAMP_SECONDS
         answer = cast(VectorAnswer, self._send(deadline, lambda options: self._connect.custom_query(query, **options)))
-        text, at = answer.unstamped()
-        if before is not None and before.text == text and at >= oldest:
+        text, at, stamped = answer.unstamped()
+        if before is not None and before.text == text and at >= oldest and stamped == len(before.samples):
             return before
         elements = answer.elements()
-        together = all(element.value.at == at for element in elements)
-        return _Answer(_samples(elements, oldest=oldest), text if together else b"")
+        together = stamped == len(elements) and all(element.value.at == at for element in elements)
+        return Answer(_samples(elements, oldest=oldest), text if together else b"")
 
     def ask_range(self, query: str, span: tuple[float, float, float], deadline: float) -> list[Series]:
         """As ``ask``, over a span of (start, end, step)."""

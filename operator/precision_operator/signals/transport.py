@@ -93,17 +93,19 @@ class VectorAnswer:
         """As the library takes it apart: of a range query the checked envelope, of a vector this answer as it came."""
         return self._checked("matrix") if "/query_range" in self.url else {"data": {"result": self}}
 
-    def unstamped(self) -> tuple[bytes, float]:
-        """What a vector says but for the time of its samples, and the first one's; infinite where it has no samples."""
+    def unstamped(self) -> tuple[bytes, float, int]:
+        """What a vector says but for the time of its samples; that of the first; and how many bear the same.
+
+        Infinite and none, with the text as it is, where there are no samples, or their times are not written as usual.
+        """
         start = self.content.find(_STAMPED)
-        if start < 0:
-            return self.content, math.inf
-        stamp = self.content[start + len(_STAMPED) : self.content.find(b",", start)]
+        stamp = self.content[start + len(_STAMPED) : self.content.find(b",", start)] if start >= 0 else b""
         try:
             at = msgspec.json.decode(stamp, type=float)
         except (msgspec.DecodeError, ValueError):
-            return self.content, math.inf
-        return self.content.replace(_STAMPED + stamp, _STAMPED), at
+            return self.content, math.inf, 0
+        text = self.content.replace(_STAMPED + stamp + b",", _STAMPED + b",")
+        return text, at, (len(self.content) - len(text)) // len(stamp)
 
     def elements(self) -> list[Element]:
         """The samples of a vector.

@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import json
 import math
+import re
 import threading
 import time
 from base64 import b64encode
@@ -18,7 +19,6 @@ import pytest
 from lab.cluster.pki import Authority
 from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
-from precision_operator.signals import prometheus
 from precision_operator.signals.prometheus import PrometheusSource
 from tests.support.prometheus_bodies import (
     drip_body,
@@ -156,7 +156,7 @@ async def test_what_is_no_whole_vector_is_refused_and_said_why(name: str) -> Non
     assert len(server.heads) == 1, "asked once"
 
 
-def written(*samples: tuple[str, str], at: Sequence[float] = (), **envelope: object) -> bytes:
+def body_of(*samples: tuple[str, str], at: Sequence[float] = (), **envelope: object) -> bytes:
     """A vector of (pod, number) as Prometheus writes it, without spaces, stamped so many seconds ago; each now."""
     now = time.time()
     ago = at or [0.0] * len(samples)
@@ -165,7 +165,11 @@ def written(*samples: tuple[str, str], at: Sequence[float] = (), **envelope: obj
         for (pod, number), seconds in zip(samples, ago, strict=True)
     ]
     body = {"status": "success", "data": {"resultType": "vector", "result": result}, **envelope}
-    return http(json.dumps(body, separators=(",", ":")).encode())
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def written(*samples: tuple[str, str], at: Sequence[float] = (), **envelope: object) -> bytes:
+    return http(body_of(*samples, at=at, **envelope))
 
 
 A, B = ("a", "1"), ("b", "2")
@@ -205,6 +209,9 @@ AGAIN: dict[str, tuple[bytes, str]] = {
     "one of them too long ago": (written(A, B, at=(0.0, 500.0)), "a cache lies between"),
     "partial": (written(A, B, warnings=["store 3 is away"]), "store 3 is away"),
     "an error": (written(A, B).replace(b"success", b"trouble"), "trouble"),
+    "without times": (http(re.sub(rb'"value":\[[0-9.]+', b'"value":[', body_of(A, B))), "expected JSON"),
+    "without some of its times": (http(re.sub(rb'(?<="b"},"value":\[)[0-9.]+', b"", body_of(A, B))), "expected JSON"),
+    "nothing": (http(b""), "expected JSON"),
 }
 
 
@@ -221,6 +228,16 @@ async def test_an_answer_that_says_the_same_but_is_not_to_be_believed_is_refused
             assert list(await source.vector("q")) == list(before)
 
 
+async def test_times_that_are_written_otherwise_are_looked_at_each_time() -> None:
+    usual, odd = b'"b"},"value":[', b'"b"},"value": ['
+    with serve(http(body_of(A, B).replace(usual, odd))) as server:
+        async with source_of(server.url) as source:
+            assert await source.vector("q") is not await source.vector("q")
+            server.reply = http(body_of(A, B, at=(0.0, 500.0)).replace(usual, odd))
+            with pytest.raises(SourceUnavailable, match="a cache lies between"):
+                await source.vector("q")
+
+
 async def test_samples_of_different_times_are_read_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     reply = written(A, B, at=(0.0, 60.0))
     with serve(reply) as server:
@@ -230,19 +247,6 @@ async def test_samples_of_different_times_are_read_each_time(monkeypatch: pytest
             monkeypatch.setattr(time, "time", partial(float, time.time() + 90.0))
             with pytest.raises(SourceUnavailable, match="a cache lies between"):
                 await source.vector("q")
-
-
-async def test_only_so_many_answers_are_kept_and_the_ones_asked_longest_ago_go_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(prometheus, "KEPT_BYTES", 250)  # two of these
-    with serve(written(A)) as server:
-        async with source_of(server.url) as source:
-            found = {query: await source.vector(query) for query in ("first", "second")}
-            assert await source.vector("first") is found["first"]
-            await source.vector("third")
-            assert await source.vector("first") is found["first"]
-            assert await source.vector("second") is not found["second"]
 
 
 async def test_a_healthy_connection_is_kept() -> None:
