@@ -4,9 +4,12 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+
+from precision_operator.settings import PrometheusEndpoint
+from precision_operator.signals.prometheus import PrometheusSource
 
 Write = Callable[[bytes], None]
 Stream = Callable[[Write, threading.Event], None]
@@ -143,3 +146,18 @@ def drip_head(write: Write, stop: threading.Event) -> None:
     write(b"HTTP/1.1 200 OK\r\nX: ")
     while not stop.wait(0.02):
         write(b"x")
+
+
+@asynccontextmanager
+async def source_of(
+    url: str, *, limit: float = 2.0, max_bytes: int = 100_000, token: str = "", ca_file: str = "", threads: int = 2
+) -> AsyncIterator[PrometheusSource]:
+    """A source that asks there."""
+    endpoint = PrometheusEndpoint(
+        url=url, timeout_seconds=limit, max_response_bytes=max_bytes, bearer_token_file=token, ca_file=ca_file
+    )
+    source = PrometheusSource("main", endpoint, threads=threads)
+    try:
+        yield source
+    finally:
+        source.close()

@@ -5,21 +5,15 @@ import contextlib
 import gzip
 import json
 import math
-import re
 import threading
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lab.cluster.pki import Authority
 from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
-from precision_operator.settings import PrometheusEndpoint
-from precision_operator.signals.prometheus import PrometheusSource
 from tests.support.prometheus_bodies import (
     drip_body,
     drip_chunks,
@@ -28,26 +22,13 @@ from tests.support.prometheus_bodies import (
     http,
     serve,
     silent,
+    source_of,
     success,
     vector,
 )
 
 PATIENCE_SECONDS = 60.0
 """For what takes a fraction of it on a busy machine, and for ever where it is broken."""
-
-
-@asynccontextmanager
-async def source_of(
-    url: str, *, limit: float = 2.0, max_bytes: int = 100_000, token: str = "", ca_file: str = "", threads: int = 2
-) -> AsyncIterator[PrometheusSource]:
-    endpoint = PrometheusEndpoint(
-        url=url, timeout_seconds=limit, max_response_bytes=max_bytes, bearer_token_file=token, ca_file=ca_file
-    )
-    source = PrometheusSource("main", endpoint, threads=threads)
-    try:
-        yield source
-    finally:
-        source.close()
 
 
 async def until(condition: object, *, seconds: float = PATIENCE_SECONDS) -> None:
@@ -154,99 +135,6 @@ async def test_what_is_no_whole_vector_is_refused_and_said_why(name: str) -> Non
             await until(lambda: not server.open)  # a connection that went wrong is not kept
     assert type(caught.value) is error
     assert len(server.heads) == 1, "asked once"
-
-
-def body_of(*samples: tuple[str, str], at: Sequence[float] = (), **envelope: object) -> bytes:
-    """A vector of (pod, number) as Prometheus writes it, without spaces, stamped so many seconds ago; each now."""
-    now = time.time()
-    ago = at or [0.0] * len(samples)
-    result = [
-        {"metric": {"pod": pod}, "value": [now - seconds, number]}
-        for (pod, number), seconds in zip(samples, ago, strict=True)
-    ]
-    body = {"status": "success", "data": {"resultType": "vector", "result": result}, **envelope}
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
-def written(*samples: tuple[str, str], at: Sequence[float] = (), **envelope: object) -> bytes:
-    return http(body_of(*samples, at=at, **envelope))
-
-
-A, B = ("a", "1"), ("b", "2")
-
-
-@pytest.mark.parametrize("samples", [(), (A,), (A, B)])
-async def test_an_answer_that_says_the_same_at_a_later_time_is_the_one_before(
-    samples: tuple[tuple[str, str], ...],
-) -> None:
-    with serve(written(*samples, at=[5.0] * len(samples))) as server:
-        async with source_of(server.url) as source:
-            first = await source.vector("q")
-            server.reply = written(*samples)
-            assert await source.vector("q") is first
-            other = await source.vector("another query")
-    assert [(sample.labels.pod, str(sample.value)) for sample in other] == [(pod, f"{n}.0") for pod, n in samples]
-    assert list(other) == list(first)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [(A, ("b", "3")), (A, ("c", "2")), (B, A), (A,), (A, B, B), ()],
-    ids=["value", "pod", "order", "fewer", "more", "none"],
-)
-async def test_an_answer_that_differs_from_the_one_before_is_read(changed: tuple[tuple[str, str], ...]) -> None:
-    with serve(written(A, B)) as server:
-        async with source_of(server.url) as source:
-            before = await source.vector("q")
-            server.reply = written(*changed)
-            found = await source.vector("q")
-    assert [(sample.labels.pod, sample.value) for sample in found] == [(pod, float(n)) for pod, n in changed]
-    assert [(sample.labels.pod, sample.value) for sample in before] == [("a", 1.0), ("b", 2.0)]
-
-
-AGAIN: dict[str, tuple[bytes, str]] = {
-    "too long ago": (written(A, B, at=(500.0, 500.0)), "a cache lies between"),
-    "one of them too long ago": (written(A, B, at=(0.0, 500.0)), "a cache lies between"),
-    "partial": (written(A, B, warnings=["store 3 is away"]), "store 3 is away"),
-    "an error": (written(A, B).replace(b"success", b"trouble"), "trouble"),
-    "without times": (http(re.sub(rb'"value":\[[0-9.]+', b'"value":[', body_of(A, B))), "expected JSON"),
-    "without some of its times": (http(re.sub(rb'(?<="b"},"value":\[)[0-9.]+', b"", body_of(A, B))), "expected JSON"),
-    "nothing": (http(b""), "expected JSON"),
-}
-
-
-@pytest.mark.parametrize("name", AGAIN)
-async def test_an_answer_that_says_the_same_but_is_not_to_be_believed_is_refused(name: str) -> None:
-    reply, message = AGAIN[name]
-    with serve(written(A, B)) as server:
-        async with source_of(server.url) as source:
-            before = await source.vector("q")
-            server.reply = reply
-            with pytest.raises(SourceUnavailable, match=message):
-                await source.vector("q")
-            server.reply = written(A, B)
-            assert list(await source.vector("q")) == list(before)
-
-
-async def test_times_that_are_written_otherwise_are_looked_at_each_time() -> None:
-    usual, odd = b'"b"},"value":[', b'"b"},"value": ['
-    with serve(http(body_of(A, B).replace(usual, odd))) as server:
-        async with source_of(server.url) as source:
-            assert await source.vector("q") is not await source.vector("q")
-            server.reply = http(body_of(A, B, at=(0.0, 500.0)).replace(usual, odd))
-            with pytest.raises(SourceUnavailable, match="a cache lies between"):
-                await source.vector("q")
-
-
-async def test_samples_of_different_times_are_read_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    reply = written(A, B, at=(0.0, 60.0))
-    with serve(reply) as server:
-        async with source_of(server.url) as source:
-            first = await source.vector("q")
-            assert await source.vector("q") is not first
-            monkeypatch.setattr(time, "time", partial(float, time.time() + 90.0))
-            with pytest.raises(SourceUnavailable, match="a cache lies between"):
-                await source.vector("q")
 
 
 async def test_a_healthy_connection_is_kept() -> None:
