@@ -60,9 +60,32 @@ def gpu(title: str, description: str, metric: str, *, unit: str, thresholds: tup
     )
 
 
-def signal(of: Signal, title: str, do: str, *, unit: str = "percentunit", missing: str = "") -> Panel:
+SAID: dict[Signal, tuple[str, str, str]] = {
+    Signal.OVERFLOW: ("Overflow rate", "Above the red line it is rolled back: look at the loss scale.", ""),
+    Signal.DIVERGENCE: (
+        "Divergence of the loss",
+        "Above the red line it is rolled back and the weights are rewound.",
+        NO_BASELINE,
+    ),
+    Signal.FAILURES: ("Failure rate", "Above the red line: read the logs of the pods that ended.", ""),
+    Signal.NON_FINITE: (
+        "Non-finite losses",
+        "Any is a P0: weights may be poisoned. See docs/runbooks.md, LossNotFinite.",
+        "",
+    ),
+    Signal.MEMORY: (
+        "Memory against FP32",
+        "Above the red line the mode saves little: consider a larger batch. Always 0 on a CPU.",
+        NO_BASELINE,
+    ),
+}
+"""Signal → the title of its panel, what to do, and what no data means. One without has a panel all the same."""
+
+
+def signal(of: Signal) -> Panel:
     """A panel of what a policy is judged by, with the thresholds that hold where the policy names no others."""
-    default = SIGNALS[of].default
+    record, default = SIGNALS[of], SIGNALS[of].default
+    title, do, missing = SAID.get(of, (record.title or of[:1].upper() + of[1:], "In the red it is rolled back.", ""))
     marks: dict[float, Color] = {}
     if default.promote_below is not None:
         marks[default.promote_below] = "yellow"
@@ -74,9 +97,9 @@ def signal(of: Signal, title: str, do: str, *, unit: str = "percentunit", missin
         base, marks = "red", {default.enter: "orange", default.leave: "green"}
     return Panel(
         title=title,
-        description=f"{SIGNALS[of].text} The worst pod of each workload. {do}",
+        description=f"{record.text} The worst pod of each workload. {do}",
         queries=(Query(f"{recording.by_workload(of)}{{{TEAM}}}", WORKLOAD),),
-        unit=unit,
+        unit="percentunit" if record.attributes else "none",
         thresholds=tuple(Threshold(value, color) for value, color in sorted(marks.items())),
         base=base,
         lowest=None if of is Signal.DIVERGENCE else 0,
@@ -186,54 +209,32 @@ POLICIES = Row(
     ),
 )
 
-SIGNAL_ROW = Row(
-    "What workloads are judged by",
-    (
-        signal(Signal.OVERFLOW, "Overflow rate", "Above the red line it is rolled back: look at the loss scale."),
-        signal(
-            Signal.DIVERGENCE,
-            "Divergence of the loss",
-            "Above the red line it is rolled back and the weights are rewound.",
-            missing=NO_BASELINE,
-        ),
-        signal(Signal.FAILURES, "Failure rate", "Above the red line: read the logs of the pods that ended."),
-        signal(
-            Signal.NON_FINITE,
-            "Non-finite losses",
-            "Any is a P0: weights may be poisoned. See docs/runbooks.md, LossNotFinite.",
-            unit="none",
-        ),
-        Panel(
-            title="Speed against FP32",
-            description="Samples a second over the FP32 baseline's, the slowest pod of each workload. Below the red line "
-            "FP16 does not pay: see Investigating in docs/mitigation.md.",
-            queries=(
-                Query(
-                    by_workload(
-                        f"(rate({trained('training_samples_total')}[$__rate_interval])"
-                        f" / ({trained('fp32_baseline_samples_per_second')} > 0 < Inf))",
-                        worst="min",
-                    ),
-                    WORKLOAD,
-                ),
+SPEED = Panel(
+    title="Speed against FP32",
+    description="Samples a second over the FP32 baseline's, the slowest pod of each workload. Below the red line "
+    "FP16 does not pay: see Investigating in docs/mitigation.md.",
+    queries=(
+        Query(
+            by_workload(
+                f"(rate({trained('training_samples_total')}[$__rate_interval])"
+                f" / ({trained('fp32_baseline_samples_per_second')} > 0 < Inf))",
+                worst="min",
             ),
-            unit="percentunit",
-            thresholds=(
-                Threshold(SIGNALS[Signal.SPEED].default.enter, "orange"),
-                Threshold(SIGNALS[Signal.SPEED].default.leave, "green"),
-            ),
-            base="red",
-            lowest=0,
-            missing=NO_BASELINE,
-        ),
-        signal(
-            Signal.MEMORY,
-            "Memory against FP32",
-            "Above the red line the mode saves little: consider a larger batch. Always 0 on a CPU.",
-            missing=NO_BASELINE,
+            WORKLOAD,
         ),
     ),
+    unit="percentunit",
+    thresholds=(
+        Threshold(SIGNALS[Signal.SPEED].default.enter, "orange"),
+        Threshold(SIGNALS[Signal.SPEED].default.leave, "green"),
+    ),
+    base="red",
+    lowest=0,
+    missing=NO_BASELINE,
 )
+"""By a rate over the interval that the dashboard shows; the record's is over a policy's window."""
+
+SIGNAL_ROW = Row("What workloads are judged by", tuple(SPEED if of is Signal.SPEED else signal(of) for of in SIGNALS))
 
 TRAINING = Row(
     "Training",

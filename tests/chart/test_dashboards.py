@@ -17,7 +17,10 @@ import yaml
 from jsonschema import Draft7Validator
 
 from lab.operate.panels import AT_LEAST, Panel, beside, filled, gpu_panels, shipped
+from manifests.dashboards import fleet
 from manifests.recording import PODS
+from precision_operator.api.signal_records import SIGNALS
+from precision_operator.api.signals import Signal
 from tests.support.charted import Render
 from tests.support.promtool import expect
 
@@ -58,6 +61,17 @@ def test_the_schema_knows_the_options_of_each_kind_of_panel() -> None:
     broken = json.loads(json.dumps(DASHBOARDS["precision-fleet.json"]))
     next(panel for panel in broken["panels"] if panel["type"] == "timeseries")["options"]["legnd"] = {}
     assert not SCHEMA.is_valid(broken)
+
+
+@pytest.mark.parametrize("of", [signal for signal in SIGNALS if signal is not Signal.SPEED])
+def test_a_signal_of_which_nothing_more_is_said_has_a_panel_with_its_thresholds(
+    monkeypatch: pytest.MonkeyPatch, of: Signal
+) -> None:
+    monkeypatch.setattr(fleet, "SAID", {})
+    panel = fleet.signal(of)
+    assert panel.title[0].isupper()
+    assert panel.description.startswith(SIGNALS[of].text)
+    assert SIGNALS[of].default.enter in [threshold.value for threshold in panel.thresholds]
 
 
 @pytest.mark.parametrize("title", sorted(PANELS))

@@ -53,10 +53,14 @@ class SignalRecord:
     """
     reason: Reason
     """What a rollback for it is called."""
+    fault: str
+    """What the review of an incident calls it."""
     good: float
     """A value that promotes, of a process in reduced precision. Test fleets and benchmarks report it."""
     bad: float
     """A value beyond the default threshold."""
+    title: str = ""
+    """Above a chart of it; empty: its name."""
     measure: str = "share"
     """What a value is a number of; free text.
 
@@ -126,6 +130,7 @@ _RECORDS = (
             f" / ({increase('fp16_training_steps_total')} >= $minSteps))"
         ),
         reason=Reason.OVERFLOW_RATE_HIGH,
+        fault="High overflow rate",
         good=0.0,
         bad=0.6,
         price=True,
@@ -147,6 +152,7 @@ _RECORDS = (
         # Absent without a baseline.
         query=f"max by (pod) (({LOSS} - {BASELINE_LOSS}) / (abs({BASELINE_LOSS}) > 0 < Inf))",
         reason=Reason.LOSS_DIVERGED,
+        fault="Loss divergence",
         good=-0.1,
         bad=0.5,
         bounds=_MULTIPLE,
@@ -165,6 +171,7 @@ _RECORDS = (
             f" or 0 * ({increase('training_success_total')} >= 0) / ({increase('training_total')} == 0))"
         ),
         reason=Reason.TRAINING_FAILING,
+        fault="Training failures",
         good=0.0,
         bad=0.9,
         at_once=True,
@@ -178,6 +185,8 @@ _RECORDS = (
         (),
         query=f"max by (pod) ({increase('nonfinite_loss_steps_total')})",
         reason=Reason.LOSS_NOT_FINITE,
+        fault="Training failures (non-finite losses)",
+        title="Non-finite losses",
         good=0.0,
         bad=3.0,
         at_once=True,
@@ -192,6 +201,7 @@ _RECORDS = (
         # Absent without a baseline.
         query=f"min by (pod) ({SAMPLES_PER_SECOND} / {baseline('samples_per_second')})",
         reason=Reason.TRAINING_SLOW,
+        fault="Performance regression",
         good=1.25,
         bad=0.5,
         measure="multiple",
@@ -211,6 +221,7 @@ _RECORDS = (
             f" or 0 * max by (pod) ({metric('run_info', ON_CPU)})"
         ),
         reason=Reason.MEMORY_RATIO_HIGH,
+        fault="Little memory saved",
         good=0.6,
         bad=0.9,
         measure="multiple",

@@ -97,7 +97,7 @@ def unit_of(name: str) -> str:
 
 
 _TITLES = {
-    Signal.NON_FINITE.value: "Non-finite losses",
+    **{signal.value: record.title for signal, record in SIGNALS.items()},
     "grad_norm": "Gradient norm",
     "gpu_utilisation": "GPU utilisation",
     "gpu_memory_used": "GPU memory used",

@@ -23,11 +23,7 @@ WARNINGS = "Were there warning signs?"
 AGAIN = "Can it be re-enabled safely?"
 
 _CLASSES: dict[str, str] = {
-    Reason.TRAINING_FAILING: "Training failures",
-    Reason.LOSS_NOT_FINITE: "Training failures (non-finite losses)",
-    Reason.OVERFLOW_RATE_HIGH: "High overflow rate",
-    Reason.LOSS_DIVERGED: "Loss divergence",
-    Reason.TRAINING_SLOW: "Performance regression",
+    **{record.reason: record.fault for record in SIGNALS.values()},
     Reason.ABORTED: "A person asked for it",
     Reason.NO_DATA: "Monitoring lost",
 }
