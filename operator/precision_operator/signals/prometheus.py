@@ -26,9 +26,9 @@ from urllib3.exceptions import TimeoutError as NoAnswer
 
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
-from precision_operator.signals.answers import Answer, Answers
 from precision_operator.signals.port import Sample, Series
 from precision_operator.signals.transport import BoundedSession, Element, VectorAnswer, shorten
+from precision_operator.signals.vectors import NewestVectors, Vector
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class PrometheusSource:
         self._room = asyncio.Semaphore(threads)
         self._idle: list[_Client] = []
         self._busy: set[_Client] = set()
-        self._answers = Answers()
+        self._newest = NewestVectors()
 
     async def vector(self, query: str) -> Sequence[Sample]:
         """The instant vector of ``query``; empty where no series matches.
@@ -58,9 +58,9 @@ class PrometheusSource:
             QueryInvalid: Prometheus refused the query.
             SourceUnavailable: no vector within the deadline, which includes the wait for a free thread.
         """
-        before = self._answers.get(query)
+        before = self._newest.get(query)
         answer = await self._run(lambda client, deadline: client.ask(query, deadline, before))
-        self._answers.keep(query, answer, now=time.monotonic())
+        self._newest.keep(query, answer, now=time.monotonic())
         return answer.samples
 
     async def history(self, query: str, start: float, end: float, step_seconds: float) -> Sequence[Series]:
@@ -155,7 +155,7 @@ class _Client:
         self._session = BoundedSession(url, ca_file=endpoint.ca_file, max_bytes=endpoint.max_response_bytes)
         self._connect = PrometheusConnect(url=url, session=self._session, timeout=endpoint.timeout_seconds)
 
-    def ask(self, query: str, deadline: float, before: Answer | None) -> Answer:
+    def ask(self, query: str, deadline: float, before: Vector | None) -> Vector:
         """Send ``query`` and read its vector. Blocks.
 
         Args:
@@ -173,7 +173,7 @@ class _Client:
             return before
         elements = answer.elements()
         together = stamped == len(elements) and all(element.value.at == at for element in elements)
-        return Answer(_samples(elements, oldest=oldest), text if together else b"")
+        return Vector(_samples(elements, oldest=oldest), text if together else b"")
 
     def ask_range(self, query: str, span: tuple[float, float, float], deadline: float) -> list[Series]:
         """As ``ask``, over a span of (start, end, step)."""

@@ -21,7 +21,7 @@ _SAMPLE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Vector:
     """One vector."""
 
     samples: Sequence[Sample]
@@ -29,11 +29,11 @@ class Answer:
     """As it came, less the times of its samples; empty where these differ, so that no other answer is like it."""
 
 
-class Answers:
+class NewestVectors:
     """The newest answer to each query. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[Answer, float, int]] = {}
+        self._kept: dict[str, tuple[Vector, float, int]] = {}
         """By query: the answer, when it came, and what it takes; what was asked longest ago comes first."""
         self._bytes = 0
 
@@ -41,17 +41,17 @@ class Answers:
         """How many are kept."""
         return len(self._kept)
 
-    def get(self, query: str) -> Answer | None:
+    def get(self, query: str) -> Vector | None:
         """The last answer to this query, if it is kept."""
         found = self._kept.get(query)
         return found[0] if found is not None else None
 
-    def keep(self, query: str, answer: Answer, *, now: float) -> None:
+    def keep(self, query: str, vector: Vector, *, now: float) -> None:
         """Keep an answer in the place of the one before. ``now``: seconds, by the monotonic clock."""
         self._forget(query)
-        taken = _ENTRY_BYTES + len(query) + len(answer.text) + _SAMPLE_BYTES * len(answer.samples)
-        if answer.text and taken <= LARGEST_SHARE * KEPT_BYTES:
-            self._kept[query] = answer, now, taken
+        taken = _ENTRY_BYTES + len(query) + len(vector.text) + _SAMPLE_BYTES * len(vector.samples)
+        if vector.text and taken <= LARGEST_SHARE * KEPT_BYTES:
+            self._kept[query] = vector, now, taken
             self._bytes += taken
         while self._kept:
             oldest = next(iter(self._kept))
