@@ -7,6 +7,7 @@ from manifests.dashboards.model import Annotation, Color, Dashboard, Panel, Quer
 from manifests.recording import PODS
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity
 
 TEAM = 'namespace=~"$namespace"'
 POLICY = f'{TEAM},policy=~"$policy"'
@@ -85,7 +86,9 @@ SAID: dict[Signal, tuple[str, str, str]] = {
 def signal(of: Signal) -> Panel:
     """A panel of what a policy is judged by, with the thresholds that hold where the policy names no others."""
     record, default = SIGNALS[of], SIGNALS[of].default
-    title, do, missing = SAID.get(of, (record.title or of[:1].upper() + of[1:], "In the red it is rolled back.", ""))
+    answer = "told, and nothing is rolled back" if default.severity is Severity.P3 else "rolled back"
+    plain = record.title or of[:1].upper() + of[1:], f"In the red it is {answer}.", ""
+    title, do, missing = SAID.get(of, plain)
     marks: dict[float, Color] = {}
     if default.promote_below is not None:
         marks[default.promote_below] = "yellow"
@@ -99,7 +102,7 @@ def signal(of: Signal) -> Panel:
         title=title,
         description=f"{record.text} The worst pod of each workload. {do}",
         queries=(Query(f"{recording.by_workload(of)}{{{TEAM}}}", WORKLOAD),),
-        unit="percentunit" if record.attributes else "none",
+        unit="percentunit" if record.unit in ("share", "multiple") else "none",
         thresholds=tuple(Threshold(value, color) for value, color in sorted(marks.items())),
         base=base,
         lowest=None if of is Signal.DIVERGENCE else 0,

@@ -21,6 +21,7 @@ from manifests.dashboards import fleet
 from manifests.recording import PODS
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity
 from tests.support.charted import Render
 from tests.support.promtool import expect
 
@@ -68,8 +69,10 @@ def test_a_signal_of_which_nothing_more_is_said_has_a_panel_with_its_thresholds(
     monkeypatch: pytest.MonkeyPatch, of: Signal
 ) -> None:
     monkeypatch.setattr(fleet, "SAID", {})
-    panel = fleet.signal(of)
+    panel, severity = fleet.signal(of), SIGNALS[of].default.severity
     assert panel.title[0].isupper()
+    assert ("nothing is rolled back" in panel.description) == (severity is Severity.P3)
+    assert panel.unit == ("percentunit" if of is not Signal.NON_FINITE else "none")
     assert panel.description.startswith(SIGNALS[of].text)
     assert SIGNALS[of].default.enter in [threshold.value for threshold in panel.thresholds]
 

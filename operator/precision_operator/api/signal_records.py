@@ -64,7 +64,8 @@ class SignalRecord:
     measure: str = "share"
     """What a value is a number of; free text.
 
-    It completes the CRD's descriptions ("above this share"), and it is the unit in evidence and plots.
+    It completes the CRD's descriptions ("above this share", "above this number of requests"), and it is the unit in
+    evidence and plots.
     """
     bounds: Field = _SHARE
     """Of its thresholds."""
@@ -74,7 +75,7 @@ class SignalRecord:
     at_once: bool = False
     """One sample is enough: a single NaN loss or crash needs no step count behind it."""
     of_fp32: bool = False
-    """It says something of a workload that trains in FP32; the others compare with FP32, or need a loss scale."""
+    """It is judged of a workload that trains in FP32 too; the others compare with FP32, or need a loss scale."""
     of_loss: bool = False
     """Made of losses: what is not finite there is not silence but the fault itself, and the weights may be poisoned."""
     price: bool = False

@@ -30,7 +30,7 @@ class CheckInput:
     progress: tuple[tuple[WorkloadView, Progress], ...]
     """Every member of the cohort and where it stands."""
     verdicts: tuple[Assessment, ...]
-    """Every member that trains in the target precision, judged."""
+    """Every member that trains in the target precision, judged; and who was found in it outside of the cohort."""
     promotion: Mapping[Signal, Criterion]
     """What readings are held against."""
     evidence_since: float | None

@@ -9,6 +9,9 @@ from precision_operator.core.promotion.checks.soaked import soaked
 from precision_operator.reasons import Cause
 
 CHAIN: tuple[PromotionCheck, ...] = (acknowledged, monitored, evidence, soaked, approved)
+"""Each needs what those before it have found: who reports, who is seen to be judged, whose readings are good, for how long.
+A person is asked last.
+"""
 
 
 def first_closed(given: CheckInput) -> Cause | None:
