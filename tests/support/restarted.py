@@ -19,6 +19,7 @@ from lab.cluster.kubectl import Json
 from lab.cluster.manifests import OPERATOR
 from lab.demo.fleet import ACCELERATOR, FAULT, FLEET_LABELS, Trainer, deployment
 from lab.images import TOOLS
+from lab.restarts import KINDS
 from lab.trainers import ENVIRONMENT
 from lab.waiting import wait_for
 from tests.support.recorded_kinds import RECORDED, recorded
@@ -27,8 +28,8 @@ from tests.support.running_fleets import Fleet
 GRACE_SECONDS = 600
 """Of pods that do not go by themselves: longer than any test waits."""
 
-CPU = "135m"
-"""Eleven of them fit the node, four for the kinds, and a machine that does much else leaves them so much."""
+CPU = f"{1485 // (7 + len(KINDS))}m"
+"""One of each kind and seven more fit the node, and a machine that does much else leaves them so much."""
 
 _UNRESPONSIVE = (
     "import signal, subprocess, sys; signal.signal(15, signal.SIG_IGN); sys.exit(subprocess.call(sys.argv[1:]))"
