@@ -61,7 +61,7 @@ def gpu(title: str, description: str, metric: str, *, unit: str, thresholds: tup
     )
 
 
-SAID: dict[Signal, tuple[str, str, str]] = {
+REMARKS: dict[Signal, tuple[str, str, str]] = {
     Signal.OVERFLOW: ("Overflow rate", "Above the red line it is rolled back: look at the loss scale.", ""),
     Signal.DIVERGENCE: (
         "Divergence of the loss",
@@ -88,7 +88,7 @@ def signal(of: Signal) -> Panel:
     record, default = SIGNALS[of], SIGNALS[of].default
     answer = "told, and nothing is rolled back" if default.severity is Severity.P3 else "rolled back"
     plain = record.title or of[:1].upper() + of[1:], f"In the red it is {answer}.", ""
-    title, do, missing = SAID.get(of, plain)
+    title, do, missing = REMARKS.get(of, plain)
     marks: dict[float, Color] = {}
     if default.promote_below is not None:
         marks[default.promote_below] = "yellow"

@@ -68,7 +68,7 @@ def test_the_schema_knows_the_options_of_each_kind_of_panel() -> None:
 def test_a_signal_of_which_nothing_more_is_said_has_a_panel_with_its_thresholds(
     monkeypatch: pytest.MonkeyPatch, of: Signal
 ) -> None:
-    monkeypatch.setattr(fleet, "SAID", {})
+    monkeypatch.setattr(fleet, "REMARKS", {})
     panel, severity = fleet.signal(of), SIGNALS[of].default.severity
     assert panel.title[0].isupper()
     assert ("nothing is rolled back" in panel.description) == (severity is Severity.P3)

@@ -19,8 +19,6 @@ from lab.setup.kube import kube_binaries
 from lab.waiting import wait_for
 from precision_operator.cli import main
 from precision_operator.contract import INJECTED
-from precision_operator.core.model import RestartBy
-from precision_operator.workloads.kinds.table import KINDS
 from tests.support.cluster_scene import PATIENCE_SECONDS, Operators
 from tests.support.holds import held
 from tests.support.rendered import REGISTRY
@@ -30,9 +28,6 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "precision-operator"
 NAMESPACE = "precision-system"
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:precision-operator"
-
-TAKEN_AWAY = [kind for kind in KINDS if kind.restart_by is RestartBy.PODS]
-"""Kinds that are restarted by their pods alone."""
 
 pytestmark = pytest.mark.cluster
 
@@ -131,10 +126,12 @@ def test_the_samples_are_good_policies(release: Kubectl, sample: str) -> None:
         ("patch", "pods/status"),
         ("update", "pods/ephemeralcontainers"),
         ("create", "deployments.apps"),
-        *(("patch", kind.resource.qualified) for kind in TAKEN_AWAY),
+        ("patch", "deployments.apps"),
         ("update", "deployments.apps"),
         ("delete", "deployments.apps"),
         ("patch", "deployments.apps/scale"),
+        ("patch", "replicasets.apps"),
+        ("patch", "statefulsets.apps"),
         ("update", "jobs.batch"),
         ("create", "jobs.batch"),
         ("delete", "jobs.batch"),

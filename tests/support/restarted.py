@@ -71,10 +71,7 @@ class Workload:
         metadata = {"name": self.name, "namespace": namespace, "labels": made["metadata"]["labels"]}
         example = recorded(RECORDED[self.kind].name)
         replicas = {"replicas": 1} if "replicas" in example["spec"] else {}
-        selector = made["spec"]["selector"]
-        if "matchLabels" not in example["spec"].get("selector", {}):  # as a ReplicationController has it
-            selector = selector["matchLabels"]
-        selected = {**replicas, "selector": selector, "template": template}
+        selected = {**replicas, "selector": made["spec"]["selector"], "template": template}
         spec: Json
         match self.kind:
             case "Job":

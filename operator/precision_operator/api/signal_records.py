@@ -64,8 +64,8 @@ class SignalRecord:
     measure: str = "share"
     """What a value is a number of; free text.
 
-    It completes the CRD's descriptions ("above this share", "above this number of requests"), and it is the unit in
-    evidence and plots.
+    It completes the CRD's descriptions ("above this share"; a count needs "number of …"), and it is the unit in evidence
+    and plots.
     """
     bounds: Field = _SHARE
     """Of its thresholds."""

@@ -62,12 +62,12 @@ async def _crds(session: Session) -> AsyncIterator[Diagnosis]:
     if missing:
         yield error("crds", f"not installed: {', '.join(missing)}", await install_line(session))
         return
-    labels = mapping(mapping((await session.api.get(CRDS, "", f"{POLICIES.plural}.{POLICIES.group}")).get("metadata")))
+    labels = mapping(mapping((await session.api.get(CRDS, "", POLICIES.qualified)).get("metadata")))
     version = text(mapping(labels.get("labels")).get("app.kubernetes.io/version"))
     if version and version != __version__:
         yield warning("crds", f"of version {version}; this plugin is {__version__}", await install_line(session))
     else:
-        yield ok("crds", f"{POLICIES.group}/{POLICIES.version} {version}".strip())
+        yield ok("crds", f"{POLICIES.api_version} {version}".strip())
 
 
 async def _admission(session: Session) -> AsyncIterator[Diagnosis]:

@@ -23,7 +23,7 @@ from precision_operator.kube.port import POLICIES
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
 
-API_VERSION = f"{POLICIES.group}/{POLICIES.version}"
+API_VERSION = POLICIES.api_version
 
 
 @dataclass(frozen=True, slots=True)

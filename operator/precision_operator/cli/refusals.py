@@ -29,7 +29,7 @@ def in_words(error: KubeError, flags: Sequence[str]) -> str:
                 f"the API server does not accept the credentials (expired?): sign in again, {kubectl('auth', 'whoami')}"
             )
         case NotFound() if POLICIES.group in str(error):
-            crds = kubectl("get", "crd", f"{POLICIES.plural}.{POLICIES.group}")
+            crds = kubectl("get", "crd", POLICIES.qualified)
             return (
                 f"this cluster does not serve {POLICIES.group}: install the chart, or choose another --context ({crds})"
             )

@@ -34,7 +34,7 @@ _ADMISSION = (
     "validatingadmissionpolicybindings",
     "validatingadmissionpolicies",
 )
-_CRDS = tuple(f"{resource.plural}.{resource.group}" for resource in (POLICIES, ASSIGNMENTS, INCIDENTS))
+_CRDS = tuple(resource.qualified for resource in (POLICIES, ASSIGNMENTS, INCIDENTS))
 
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:

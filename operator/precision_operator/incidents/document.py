@@ -49,7 +49,7 @@ def to_body(report: Report, *, namespace: str, resource_version: str = "") -> Js
     wire = cast(JsonObject, encode(report, Report))
     wire.setdefault("phase", str(report.phase))  # what people and columns read is there even where it is the default
     return {
-        "apiVersion": f"{INCIDENTS.group}/{INCIDENTS.version}",
+        "apiVersion": INCIDENTS.api_version,
         "kind": "PrecisionIncident",
         "metadata": metadata,
         "report": wire,

@@ -94,7 +94,7 @@ class EventRecorder:
             "kind": "Event",
             "metadata": {"name": name, "namespace": ref.namespace},
             "involvedObject": {
-                "apiVersion": f"{POLICIES.group}/{POLICIES.version}",
+                "apiVersion": POLICIES.api_version,
                 "kind": "PrecisionPolicy",
                 "namespace": ref.namespace,
                 "name": ref.name,

@@ -1,4 +1,4 @@
-"""Which newest are kept, to be compared with the next."""
+"""Which answers are kept, to be compared with the next."""
 
 import pytest
 

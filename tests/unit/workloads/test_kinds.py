@@ -53,7 +53,7 @@ def test_each_kind_is_read_as_its_controller_left_it(kind: WorkloadKind) -> None
     assert (view.key, view.replicas, view.restart_by) == (row.key, row.replicas, row.restart_by)
     assert (view.object_name, view.uid) == (body["metadata"]["name"], body["metadata"]["uid"])
     assert row.key.startswith(kind.kind)
-    assert kind.singular == body["kind"]
+    assert (kind.singular, kind.name) == (body["kind"], body["kind"].lower())
     assert kind.resource.api_version == body["apiVersion"]
     assert kind.restart_by is row.restart_by
     assert bool(view.no_restart) == (row.restart_by is RestartBy.NEVER)
