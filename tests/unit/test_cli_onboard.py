@@ -50,6 +50,39 @@ def test_a_patch_for_kustomize_names_the_workload_by_its_kind(workload: Cli, kin
     assert whole["spec"] == PATCH["spec"]
 
 
+ON_DELETE = {"updateStrategy": {"type": "OnDelete"}}
+PARTITION = {"ordinals": {"start": 5}, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "said"),
+    [
+        (
+            "deployment",
+            {"paused": True},
+            "# its pods restart, once, when its rollout is resumed (spec.paused): kubectl",
+        ),
+        ("statefulset", {}, "# its pods restart, once: kubectl"),
+        ("statefulset", ON_DELETE, "# its pods get it when they are made anew: kubectl"),
+        (
+            "statefulset",
+            PARTITION,
+            "# its pods from index 7 on restart, once (its update strategy has a partition): kubectl",
+        ),
+        ("replicaset", {}, "# its pods get it when they are made anew: kubectl"),
+        ("job", {}, "# its template cannot change: create it anew with the label precision.genesis.ai/inject\n"),
+    ],
+)
+def test_it_says_what_becomes_of_the_pods_by_kind_and_by_how_the_workload_is_updated(
+    workload: Cli, kind: str, spec: dict[str, object], said: str
+) -> None:
+    (resource,) = [found.resource for found in KINDS if found.name == kind]
+    body: Any = trainers.deployment("night", labels=FLEET)
+    body["spec"] |= spec
+    workload.fake.put(resource, body)
+    assert said in workload("onboard", f"{kind}/night")
+
+
 def test_it_is_set_only_where_the_restart_was_agreed_to(workload: Cli) -> None:
     assert "its pods restart, once; to do it, add --yes" in workload("onboard", "vit", "--apply", code=1)
     assert workload.fake.writes == []

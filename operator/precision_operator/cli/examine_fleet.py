@@ -20,7 +20,6 @@ from precision_operator.cli.session import Session, Target
 from precision_operator.contract import INJECT
 from precision_operator.core.model import Evaluation, RestartBy
 from precision_operator.reasons import Reason
-from precision_operator.workloads.kinds.kind import TemplateChange
 from precision_operator.workloads.kinds.table import KINDS
 
 _BROKEN = frozenset({"Accepted", "AdmissionEnforced", "MetricsAvailable", "WritesAccepted", "Stuck", "Blocked"})
@@ -93,9 +92,7 @@ def _contract(session: Session, target: Target, line: WorkloadLine) -> Iterator[
 def _onboards(key: str) -> bool:
     """Whether ``onboard --apply`` takes it."""
     kind = next((kind for kind in KINDS if kind.kind == kind_of(key)), None)
-    if kind is None or kind.restart_by is RestartBy.NEVER:
-        return False
-    return kind.template_change is not TemplateChange.REFUSED
+    return kind is not None and kind.restart_by is not RestartBy.NEVER and not kind.template_fixed
 
 
 def _metrics(

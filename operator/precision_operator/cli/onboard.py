@@ -46,21 +46,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _onboard(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.cli.session import CommandRefused
-    from precision_operator.workloads.kinds.kind import TemplateChange
 
     found, name, body = await _workload(session, arguments.workload)
-    kind, change = found.name, found.template_change
+    kind = found.name
     container = _container(body, arguments.container)
     patch: JsonObject = {"spec": {"template": {"metadata": {"labels": {INJECT: container}}}}}
     line = session.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(patch))
     labels = mapping(mapping(mapping(mapping(body.get("spec")).get("template")).get("metadata")).get("labels"))
     there = labels.get(INJECT) == container
     where = f"{session.namespace}/{kind}/{name}"
-    rolled_out = change is TemplateChange.ROLLED_OUT
-    restarts = "its pods restart, once" if rolled_out else "its pods get it when they are made anew"
+    restarts = found.after_change(body)
+    anew = f"its template cannot change: create it anew with the label {INJECT}"
     if arguments.apply and not there:
-        if change is TemplateChange.REFUSED:
-            raise CommandRefused(f"{where}: its template cannot change: create it anew with the label {INJECT}")
+        if found.template_fixed:
+            raise CommandRefused(f"{where}: {anew}")
         if not arguments.yes:
             raise CommandRefused(f"{where}: its template changes: {restarts}; to do it, add --yes")
         await _apply(session, found, name, patch)
@@ -73,7 +72,7 @@ async def _onboard(session: "Session", arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write(_shown(found, name, patch, arguments.format))
         if arguments.format == "label":
-            sys.stdout.write(f"# {restarts}: {line}\n")
+            sys.stdout.write(f"# {anew}\n" if found.template_fixed else f"# {restarts}: {line}\n")
     return 0
 
 

@@ -4,8 +4,8 @@ from precision_operator.api.wire import integer, mapping
 from precision_operator.core.model import RestartBy
 from precision_operator.kube.port import DEPLOYMENTS
 from precision_operator.workloads.kinds.kind import (
+    RESTART_ONCE,
     Body,
-    TemplateChange,
     WorkloadKind,
     owned_by,
     read_template,
@@ -34,4 +34,9 @@ def _pending(body: Body) -> bool:
     return unobserved(body) or integer(status.get("replicas"), 0) > integer(status.get("updatedReplicas"), 0)
 
 
-DEPLOYMENT = WorkloadKind("apps/Deployment", DEPLOYMENTS, RestartBy.PODS, read_deployment, TemplateChange.ROLLED_OUT)
+def _after_change(body: Body) -> str:
+    paused = mapping(body.get("spec")).get("paused") is True
+    return f"{RESTART_ONCE}, when its rollout is resumed (spec.paused)" if paused else RESTART_ONCE
+
+
+DEPLOYMENT = WorkloadKind("apps/Deployment", DEPLOYMENTS, RestartBy.PODS, read_deployment, after_change=_after_change)

@@ -8,7 +8,7 @@ from precision_operator.contract import MAX_INDEXES
 from precision_operator.core.model import RestartBy
 from precision_operator.kube.port import JOBS
 from precision_operator.workloads.kinds import suspension
-from precision_operator.workloads.kinds.kind import Body, TemplateChange, WorkloadKind, read_template
+from precision_operator.workloads.kinds.kind import Body, WorkloadKind, read_template
 from precision_operator.workloads.owner import controller_of
 from precision_operator.workloads.reading import containers_of
 from precision_operator.workloads.records import WorkloadRecord
@@ -139,4 +139,4 @@ def _matches(exit_codes: Body, container: str, code: int) -> bool:
 
 
 # Not Prometheus' own label ``job``.
-JOB = WorkloadKind("batch/Job", JOBS, RestartBy.SUSPENSION, read_job, TemplateChange.REFUSED, metrics_label="job_name")
+JOB = WorkloadKind("batch/Job", JOBS, RestartBy.SUSPENSION, read_job, template_fixed=True, metrics_label="job_name")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from sys import intern
 
 from precision_operator.api.wire import integer, mapping, text
@@ -17,15 +16,12 @@ from precision_operator.workloads.records import WorkloadRecord
 Body = Mapping[str, object]
 
 
-class TemplateChange(Enum):
-    """What becomes of a change of an object's pod template."""
+RESTART_ONCE = "its pods restart, once"
 
-    ROLLED_OUT = 1
-    """Its controller makes new pods."""
-    LATER = 2
-    """Pods that are made anew have it."""
-    REFUSED = 3
-    """The API server takes none."""
+
+def made_anew(_: Body) -> str:
+    """Of a kind whose controller makes no pods for a changed template's sake."""
+    return "its pods get it when they are made anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +35,10 @@ class WorkloadKind:
     """How its pods are made anew, unless an object says otherwise."""
     read: Callable[[Body], WorkloadRecord | None]
     """An object's slim record; None: it is finished, or a part of another workload."""
-    template_change: TemplateChange = TemplateChange.LATER
+    template_fixed: bool = False
+    """The API server takes no change of its pod template."""
+    after_change: Callable[[Body], str] = made_anew
+    """What becomes of an object's pods once its template has changed, as a message says it."""
     metrics_label: str = ""
     """By which kube-state-metrics names one, where that is not ``name``."""
 
@@ -103,7 +102,7 @@ def pod_of(body: Body, kind: str) -> dict[str, object]:
     """As much of a pod of this object as tells whose it is."""
     group, _, name = kind.rpartition("/")
     owner = {
-        "apiVersion": f"{group}/v1",
+        "apiVersion": f"{group}/v1".removeprefix("/"),
         "kind": name,
         "name": text(mapping(body.get("metadata")).get("name")),
         "controller": True,

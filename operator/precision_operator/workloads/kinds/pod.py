@@ -4,7 +4,7 @@ from precision_operator.api.wire import mapping, text
 from precision_operator.core.model import RestartBy, WorkloadView
 from precision_operator.kube.port import PODS
 from precision_operator.workloads.identity import workload_key
-from precision_operator.workloads.kinds.kind import Body, TemplateChange, WorkloadKind
+from precision_operator.workloads.kinds.kind import Body, WorkloadKind
 from precision_operator.workloads.owner import controller_of
 from precision_operator.workloads.reading import environment, interned, is_hot, slots_of
 from precision_operator.workloads.records import WorkloadRecord
@@ -40,4 +40,4 @@ def finished(body: Body) -> bool:
     return mapping(body.get("status")).get("phase") in ("Succeeded", "Failed")
 
 
-POD = WorkloadKind("/Pod", PODS, RestartBy.NEVER, read_bare_pod, TemplateChange.REFUSED)
+POD = WorkloadKind("/Pod", PODS, RestartBy.NEVER, read_bare_pod, template_fixed=True)

@@ -7,9 +7,10 @@ from precision_operator.contract import MAX_INDEXES
 from precision_operator.core.model import RestartBy
 from precision_operator.kube.port import Resource
 from precision_operator.workloads.kinds.kind import (
+    RESTART_ONCE,
     Body,
-    TemplateChange,
     WorkloadKind,
+    made_anew,
     owned_by,
     read_template,
     replicas_of,
@@ -40,9 +41,7 @@ def _first_index(body: Body) -> int:
 
 def _revisions(body: Body) -> Revisions:
     """As its controller chooses them for a new pod: with OnDelete the newest, below a partition the current one."""
-    spec, status = mapping(body.get("spec")), mapping(body.get("status"))
-    # The API server takes none with OnDelete.
-    partition = integer(mapping(mapping(spec.get("updateStrategy")).get("rollingUpdate")).get("partition"), 0)
+    status, partition = mapping(body.get("status")), _partition(body)
     return Revisions(
         current=text(status.get("currentRevision")),
         update=text(status.get("updateRevision")),
@@ -50,10 +49,24 @@ def _revisions(body: Body) -> Revisions:
     )
 
 
+def _partition(body: Body) -> int:
+    """How many of its first pods keep the current revision. The API server takes none with OnDelete."""
+    strategy = mapping(mapping(body.get("spec")).get("updateStrategy"))
+    return integer(mapping(strategy.get("rollingUpdate")).get("partition"), 0)
+
+
+def _after_change(body: Body) -> str:
+    if mapping(mapping(body.get("spec")).get("updateStrategy")).get("type") == "OnDelete":
+        return made_anew(body)
+    if partition := _partition(body):
+        return f"its pods from index {_first_index(body) + partition} on restart, once (its update strategy has a partition)"
+    return RESTART_ONCE
+
+
 STATEFULSET = WorkloadKind(
     "apps/StatefulSet",
     Resource("apps", "v1", "statefulsets"),
     RestartBy.PODS,
     read_statefulset,
-    TemplateChange.ROLLED_OUT,
+    after_change=_after_change,
 )
