@@ -9,6 +9,7 @@ import torch
 
 from ..errors import ConfigError
 from .clipping import AdaptiveClip
+from .optimizer import take_step
 from .scaler import LossScaler
 
 NORM_EVERY_STEPS = 16
@@ -154,14 +155,14 @@ class GradientUpdate:
         if not self.on_device or self._first_momentum(parameters):
             self._zeroed = not self._found_inf.tolist()
             if self._zeroed:
-                self._optimizer.step()
+                take_step(self._optimizer)
             return
         self._zeroed = False
         # The contract between torch.amp and fused optimizers: the kernel reads found_inf and rolls its own step count back.
         # Gradients are unscaled already, hence no grad_scale. vars(): the attributes are not declared on Optimizer.
         vars(self._optimizer).update(grad_scale=None, found_inf=self._found_inf)
         try:
-            self._optimizer.step()
+            take_step(self._optimizer)
         finally:
             del vars(self._optimizer)["grad_scale"], vars(self._optimizer)["found_inf"]
 
