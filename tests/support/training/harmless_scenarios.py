@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -146,6 +148,31 @@ class Experts(Case):
         return super().loss(model[self.turn % 2], batch)
 
 
+class PythonDraws(Case):
+    """The loss mixes by a share that Python draws, as mixup does."""
+
+    def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return super().loss(model, batch * random.random())
+
+
+class NumpyDraws(Case):
+    """The same, drawn by NumPy."""
+
+    def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return super().loss(model, batch * float(np.random.beta(0.2, 0.2)))
+
+
+class OwnGenerator(Case):
+    """The loss adds noise from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = torch.Generator().manual_seed(5)
+
+    def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return super().loss(model, batch + torch.randn(batch.shape, generator=self.noise))
+
+
 class OddOutputs(Case):
     """Layers whose output has no element at all: there is nothing to measure."""
 
@@ -158,15 +185,23 @@ CASES: dict[str, type[Case]] = {
     kind.__name__: kind
     for kind in (
         HiddenState, IteratorInLoss, LateBound, MadeUnderAutocast, UsedGraph, InPlace, HalfOnly, OtherNetwork, Experts,
-        OddOutputs,
+        PythonDraws, NumpyDraws, OwnGenerator, OddOutputs,
     )
 }  # fmt: skip
 
 
 def losses(
-    case: Case, sentinel: SentinelConfig, *, accumulation: int = 1, steps: int = STEPS, replay: Loss | None = None
+    case: Case,
+    sentinel: SentinelConfig,
+    *,
+    accumulation: int = 1,
+    steps: int = STEPS,
+    loss: Loss | None = None,
+    replay: Loss | None = None,
 ) -> list[float]:
     """Train in FP16 from a scale that overflows at first, so that bad steps are looked into and good ones too."""
+    random.seed(1)
+    np.random.seed(1)
     config = ExtendedFP16Config(
         precision_mode=PrecisionMode.MIXED_FP16,
         loss_scale=2.0**24,
@@ -178,9 +213,9 @@ def losses(
     seen = []
     for micro in range(steps * accumulation):
         batch = case.batch(micro)
-        loss = trainer.training_step(batch, case.loss, replay)
-        trainer.backward_and_step(loss)
-        seen.append(float(loss.detach()))
+        value = trainer.training_step(batch, loss or case.loss, replay)
+        trainer.backward_and_step(value)
+        seen.append(float(value.detach()))
     return seen
 
 

@@ -1,16 +1,20 @@
 """Computing a micro-batch beside training, so that training does not notice.
 
 Only a function that was given for it is ever computed again, never the loss that a script trains with: that one may talk to
-other ranks, draw data, or carry a state that is not ours. What is given is held to it: a collective, or a write to a tensor
-that was there before, ends the replay before it happens.
+other ranks, draw data, or carry a state that is not ours. What is given is held to it: a collective, a draw from a generator
+of the script's own, or a write to a tensor that was there before, ends the replay before it happens. A state that it carries
+in its own object, or in a variable that it closes over, is put back, and ends the replay too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeVar
 
 import torch
 from torch._ops import OpOverload
@@ -41,6 +45,7 @@ class Replay:
     ) -> None:
         """Keep ``batch`` as it is now; ``whole_step``: the step has no other micro-batch."""
         self.whole_step = whole_step
+        self._function: Callable[..., torch.Tensor] = replay_fn
         self._compute: Compute = lambda model: replay_fn(model, batch)
         self._tensors = _tensors(batch)
         self._versions = self._now()
@@ -49,14 +54,80 @@ class Replay:
         """The loss, 0-dim.
 
         Raises:
-            ReplayError: the batch was written to since.
+            ReplayError: the batch was written to since, or the function carries a state from call to call.
         """
         if self._now() != self._versions:
             raise ReplayError("the batch was written to after the step; leave it alone, or give no replay_fn")
-        return self._compute(model)
+        with _carrying_nothing(self._function, model):
+            return self._compute(model)
 
     def _now(self) -> list[int]:
         return [0 if tensor.is_inference() else tensor._version for tensor in self._tensors]
+
+
+@contextlib.contextmanager
+def _carrying_nothing(function: object, model: torch.nn.Module) -> Iterator[None]:
+    """Puts back what a function assigns to objects and variables that it holds, and raises ReplayError if it did.
+
+    What it assigns to modules of ``model`` is left to :class:`ForwardState`.
+    """
+    cells, held = _held(function, set(model.modules()))
+    attributes = [(names, dict(names)) for names in held]
+    closed = [(name, cell, _content(cell)) for name, cell in cells]
+    changed: list[str] = []
+    try:
+        yield
+    finally:
+        for now, before in attributes:
+            found = [name for name in {**now, **before} if now.get(name, _NOTHING) is not before.get(name, _NOTHING)]
+            changed += found
+            for name in found:
+                now.pop(name, None)
+            now.update({name: before[name] for name in found if name in before})
+        for name, cell, content in closed:
+            if _content(cell) is not content:
+                changed.append(name)
+                cell.cell_contents = content
+    if changed:
+        raise ReplayError(f"{', '.join(sorted(changed)[:3])} changed: a replay_fn carries nothing from call to call")
+
+
+def _held(function: object, theirs: Container[object]) -> tuple[list[tuple[str, CellType]], list[dict[str, Any]]]:
+    """What a function may assign to: variables that it closes over, and attributes of the objects that these are, or that it
+    belongs to; the same of the functions among them. ``theirs``: modules to leave out."""
+    cells: list[tuple[str, CellType]] = []
+    # Any: values are put back as they were, whatever they are.
+    attributes: list[dict[str, Any]] = []
+    todo, seen = [function], set[int]()
+    while todo:
+        held = todo.pop()
+        if id(held) in seen:
+            continue
+        seen.add(id(held))
+        if isinstance(held, functools.partial):
+            todo += [held.func, *held.args, *held.keywords.values()]
+        elif isinstance(held, MethodType):
+            todo += [held.__self__, held.__func__]
+        elif isinstance(held, FunctionType):
+            found = list(zip(held.__code__.co_freevars, held.__closure__ or (), strict=True))
+            cells += found
+            todo += [_content(cell) for _, cell in found]
+        elif isinstance(held, torch.nn.Module):
+            parts = [part for part in held.modules() if part not in theirs]
+            attributes += [names for part in parts for names in (vars(part), part._buffers)]
+        elif hasattr(held, "__dict__") and not isinstance(held, type | ModuleType | torch.Tensor):
+            attributes.append(vars(held))
+    return cells, attributes
+
+
+_NOTHING = object()
+
+
+def _content(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return _NOTHING
 
 
 def eagerly() -> contextlib.AbstractContextManager[object]:
@@ -68,12 +139,17 @@ def eagerly() -> contextlib.AbstractContextManager[object]:
 
 
 class ForwardState:
-    """What a forward pass changes, as it is now: random state, buffers (running statistics), attributes of modules."""
+    """What a forward pass changes, as it is now: random states (torch's, Python's, NumPy's), buffers (running statistics),
+    attributes of modules."""
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
         """Of ``model``, and of the generators that it draws from on ``device``."""
         self._random = torch.get_rng_state()
         self._random_on = (device, torch.cuda.get_rng_state(device)) if device.type == "cuda" else None
+        self._python_random = random.getstate()
+        # Whoever has not imported NumPy has drawn nothing from it.
+        numpy_random = sys.modules.get("numpy.random")
+        self._numpy_random = (numpy_random, numpy_random.get_state()) if numpy_random is not None else None
         self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
         self._attributes = [
             (names, dict(names)) for module in model.modules() for names in (vars(module), module._buffers)
@@ -85,6 +161,10 @@ class ForwardState:
         if self._random_on is not None:
             device, state = self._random_on
             torch.cuda.set_rng_state(state, device)
+        random.setstate(self._python_random)
+        if self._numpy_random is not None:
+            numpy_random, drawn = self._numpy_random
+            numpy_random.set_state(drawn)
         for names, before in self._attributes:
             for name in names.keys() - before.keys():
                 del names[name]
@@ -130,6 +210,8 @@ class _Pure(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace in _COLLECTIVES:
             raise ReplayError(f"{func} talks to other ranks; a replay_fn computes by itself")
+        if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
+            raise ReplayError(f"{func} draws from a generator of the script's own; a replay_fn draws no data")
         schema = func._schema
         if schema.is_mutable:
             given = {
