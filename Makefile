@@ -41,7 +41,7 @@ operate: setup ## Count what people operate by: alerts, rules, panels, messages,
 surfaces: setup ## Paste every block of the pages beside a cluster, try every value of the chart; writes build/surfaces.json (root)
 	@$(PYTHON) -m lab.surfaces
 
-harmless: setup ## Train small scripts without and with the trainer, compare every loss; writes build/harmless.json (about a minute)
+harmless: setup ## Train small scripts without and with the trainer, compare every loss; writes build/harmless.json (about two minutes)
 	@$(PYTHON) -m lab.harmless $(CASES)
 
 faults: setup ## Harm the operator's writes, try odd policies, soak the full cluster (root; about 55 minutes); FULL=1 for all faults; writes build/faults.json

@@ -1,6 +1,7 @@
 """``python -m lab.harmless [case …]``: trains each script without and with us, writes build/harmless.json, shows it.
 
-Exit code 1 where one did not finish, where losses differ, where a refusal is missing, or where there are too few.
+Exit code 1 where one did not finish, where losses differ, where a training in 16 bits was never looked into by the sentinel,
+where a refusal is missing, or where there are too few.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ def missed(cases: Sequence[Line], refused: Sequence[Line], *, whole: bool = True
         if line["finished"] and not line["losses_equal"]
     ]
     sentences += [
+        f"{line['id']}: expected the sentinel to look at a step of a training in 16 bits, or to say why not"
+        for line in cases
+        if line["finished"] and line["low"] and not line["looked"] and not line["reported"]
+    ]
+    sentences += [
         f"{line['id']}: expected a refusal at construction, found none" for line in refused if not line["message"]
     ]
     if whole and len(cases) < CASES_NEEDED:
@@ -52,11 +58,11 @@ def missed(cases: Sequence[Line], refused: Sequence[Line], *, whole: bool = True
 
 def show(cases: Sequence[Line], refused: Sequence[Line]) -> None:
     """For a person."""
-    table = Table("case", "stack", "finished", "losses equal", "reported")
+    table = Table("case", "stack", "finished", "losses equal", "sentinel looked", "reported")
     for line in cases:
-        table.add_row(*(str(line[name]) for name in ("id", "stack", "finished", "losses_equal", "reported")))
+        table.add_row(*(str(line[name]) for name in ("id", "stack", "finished", "losses_equal", "looked", "reported")))
     for line in refused:
-        table.add_row(str(line["id"]), "refused", "", "", str(line["message"]))
+        table.add_row(str(line["id"]), "refused", "", "", "", str(line["message"]))
     console.print(table)
 
 
@@ -81,7 +87,11 @@ def main() -> int:
     show(cases, refused)
     equal = sum(bool(line["losses_equal"]) for line in cases)
     shapes = sum(bool(line["public_shape"]) for line in cases)
-    say(f"{len(cases)} cases, {shapes} in a public script's shape, {equal} with equal losses, {len(refused)} refusals")
+    looked = sum(bool(line["looked"]) for line in cases)
+    say(
+        f"{len(cases)} cases, {shapes} in a public script's shape, {equal} with equal losses, {looked} that the sentinel "
+        f"looked into, {len(refused)} refusals"
+    )
     sentences = missed(cases, refused, whole=not wanted)
     for sentence in sentences:
         print(sentence, file=sys.stderr)

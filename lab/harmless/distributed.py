@@ -52,7 +52,7 @@ def ddp_imagenet(start: Start) -> Iterator[float]:
 @case("two ranks, AdamW fused, accumulation without reduction, clipped, BF16", shape="nanoGPT with DDP", ranks=2)
 def ddp_nano_gpt(start: Start) -> Iterator[float]:
     model = GPT()
-    setting = Setting(mode=PrecisionMode.MIXED_BF16, accumulation=2, max_grad_norm=1.0)
+    setting = Setting(mode=PrecisionMode.MIXED_BF16, accumulation=2, max_grad_norm=1.0, replay=True)
     loop = start(model, decayed(model), setting)
     for step in range(2 * STEPS):
         tokens = numbers(24, 4, 9, seed=1000 * dist.get_rank() + step)
@@ -217,7 +217,7 @@ def ddp_static_graph(start: Start) -> Iterator[float]:
 @case("two ranks, AdamW fused, FP16 whose first steps overflow on one rank", ranks=2)
 def ddp_overflow(start: Start) -> Iterator[float]:
     model = nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, 1))
-    setting = Setting(mode=PrecisionMode.MIXED_FP16, loss_scale=2.0**20)
+    setting = Setting(mode=PrecisionMode.MIXED_FP16, loss_scale=2.0**20, replay=True)
     loop = start(model, torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True), setting)
     for step in range(2 * STEPS):
         yield loop.step(_batch(step) * (1 + 100 * dist.get_rank()), _square)

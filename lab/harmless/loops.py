@@ -17,7 +17,9 @@ from precision_trainer.values.sentinel import SentinelConfig
 
 Batch = TypeVar("Batch")
 _EAGER = SentinelConfig(window_steps=8, patience_windows=1024, probe_steps=16, shadow_steps=16)
-"""The sentinel looks as often as it can, and never changes the mode."""
+"""The sentinel judges often, and never changes the mode."""
+_LOOKS_EVERY_STEPS = 4
+"""Oftener than a user may ask for: these trainings are over in some twenty steps."""
 _AUTOCAST = {PrecisionMode.MIXED_FP16: torch.float16, PrecisionMode.MIXED_BF16: torch.bfloat16}
 
 
@@ -96,11 +98,22 @@ class Ours:
         rank, world = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
         self._replay = setting.replay
         self._requests = 0
+        self.low = setting.mode is not PrecisionMode.FP32
+        """It was to train in 16 bits from the start."""
         self.trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
+        if self.trainer.sentinel is not None:
+            measurements = self.trainer.sentinel.measurements
+            measurements._every = measurements._probe._every = measurements._probe._due = _LOOKS_EVERY_STEPS
 
     @property
     def module(self) -> torch.nn.Module:
         return self.trainer.module
+
+    @property
+    def looked(self) -> bool:
+        """The sentinel measured activations, or computed a step once more."""
+        measurements = self.trainer.sentinel.measurements if self.trainer.sentinel is not None else None
+        return measurements is not None and (measurements.reading is not None or measurements.shadow is not None)
 
     def switch(self, mode: PrecisionMode) -> None:
         self._requests += 1
@@ -117,6 +130,6 @@ def plain(model: torch.nn.Module, optimizer: torch.optim.Optimizer, setting: Set
     return Plain(model, optimizer, setting or Setting())
 
 
-def ours(model: torch.nn.Module, optimizer: torch.optim.Optimizer, setting: Setting | None = None) -> Loop:
+def ours(model: torch.nn.Module, optimizer: torch.optim.Optimizer, setting: Setting | None = None) -> Ours:
     """With us."""
     return Ours(model, optimizer, setting or Setting())

@@ -16,14 +16,22 @@ from typing import Literal
 
 import torch
 
-from lab.harmless.loops import ours, plain
-from lab.harmless.script import CASES, REFUSALS, Case, Refusal, Start
+from lab.harmless.loops import Ours, ours, plain
+from lab.harmless.script import CASES, REFUSALS, Case, Refusal, Setting, Start, in_bf16
 from precision_trainer.distributed.ddp import cleanup_distributed, init_distributed
 from precision_trainer.distributed.launch import free_port
 from precision_trainer.errors import ConfigError
 
 DOMAINS = ("vision", "generative", "language", "graphs", "control", "precision", "habits", "distributed", "refused")
 """The modules that hold the scripts."""
+ALSO_IN_BF16 = (
+    "imagenet", "mnist", "siamese", "fast_neural_style", "style_transfer", "forward_forward", "dcgan", "spectral_gan",
+    "wgan_gp", "vae", "real_nvp", "transformer_language_model", "reentrant_checkpoints", "names", "news", "recommender",
+    "deep_q_learning", "own_autocast", "double_default", "averaged_weights", "gradual_unfreezing", "data_loader",
+    "failing_batches", "failing_backward", "steps_without_gradients",
+)  # fmt: skip
+"""Scripts that train in FP32, where the sentinel has nothing to look at. Not those that plain PyTorch cannot train in BF16
+on a CPU (LSTM, GCN), that make too few updates to be looked at, or that are compiled."""
 _LIMIT_SECONDS = 180.0
 """After which a case counts as hanging; each takes a few seconds."""
 _PRELOADED = "torch", "torch._dynamo", "torch.nn.parallel.distributed"
@@ -40,6 +48,10 @@ class Outcome:
     with_us: list[float] = field(default_factory=list)
     finished: bool = False
     reported: list[str] = field(default_factory=list)
+    low: bool = False
+    """It was to train in 16 bits."""
+    looked: bool = False
+    """The sentinel looked closer at a step."""
 
     @property
     def losses_equal(self) -> bool:
@@ -49,7 +61,13 @@ class Outcome:
     def line(self, case: Case) -> dict[str, object]:
         """For build/harmless.json. A loss that is not finite is written as text: JSON has no NaN."""
         sides = {name: [_number(value) for value in getattr(self, name)] for name in ("without_us", "with_us")}
-        rest = {"finished": self.finished, "losses_equal": self.losses_equal, "reported": self.reported}
+        rest: dict[str, object] = {
+            "finished": self.finished,
+            "losses_equal": self.losses_equal,
+            "low": self.low,
+            "looked": self.looked,
+            "reported": self.reported,
+        }
         return {"id": case.id, "stack": case.stack, "public_shape": case.public_shape, **sides, **rest}
 
 
@@ -57,20 +75,28 @@ def load() -> None:
     """Register all scripts."""
     for name in DOMAINS:
         importlib.import_module(f"{__package__}.{name}")
+    CASES.update({case.id: case for case in (in_bf16(CASES[name]) for name in ALSO_IN_BF16)})
 
 
 def train(case: Case) -> Outcome:
     """Both sides, in this process; of several ranks this is one."""
     outcome = Outcome()
     text = io.StringIO()
+    started: list[Ours] = []
+
+    def noted(model: torch.nn.Module, optimizer: torch.optim.Optimizer, setting: Setting | None = None) -> Ours:
+        started.append(ours(model, optimizer, setting))
+        return started[-1]
+
     try:
-        for start, losses in ((plain, outcome.without_us), (ours, outcome.with_us)):
+        for start, losses in ((plain, outcome.without_us), (noted, outcome.with_us)):
             with contextlib.redirect_stdout(text):
                 _one_side(case, start, losses)
         outcome.finished = True
     except Exception as error:  # noqa: BLE001  (what it is, the reader of the file judges)
         outcome.reported.append(f"did not finish: {type(error).__name__}: {str(error)[:_MAX_TEXT]}")
     outcome.reported[:0] = dict.fromkeys(_events(text.getvalue()))
+    outcome.low, outcome.looked = any(loop.low for loop in started), any(loop.looked for loop in started)
     return outcome
 
 
@@ -106,6 +132,7 @@ def apart(case: Case) -> Outcome:
         whole.without_us += part.without_us
         whole.with_us += part.with_us
         whole.finished = whole.finished and part.finished
+        whole.low, whole.looked = whole.low or part.low, whole.looked or part.looked
         whole.reported += [text for text in part.reported if text not in whole.reported]
     return whole
 

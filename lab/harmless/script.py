@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import torch
@@ -80,6 +80,20 @@ class Refusal:
     id: str
     build: Callable[[Start], object]
     ranks: int = 1
+
+
+def in_bf16(found: Case) -> Case:
+    """The same script where it trains in FP32, in BF16."""
+
+    def train(start: Start) -> Iterator[float]:
+        def low(model: torch.nn.Module, optimizer: torch.optim.Optimizer, setting: Setting | None = None) -> Loop:
+            setting = setting or Setting()
+            fp32 = setting.mode is PrecisionMode.FP32
+            return start(model, optimizer, replace(setting, mode=PrecisionMode.MIXED_BF16) if fp32 else setting)
+
+        return found.train(low)
+
+    return replace(found, id=f"{found.id}_in_bf16", stack=f"{found.stack}, in BF16", train=train)
 
 
 CASES: dict[str, Case] = {}

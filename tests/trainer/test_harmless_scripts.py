@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -73,6 +73,19 @@ def test_a_case_that_ends_early_or_differs_and_a_refusal_that_is_missing_are_nam
     assert [text.partition(":")[0] for text in missed([ended, differs], [], whole=False)] == ["mnist", "mnist"]
     assert missed([], [{"id": "lbfgs", "message": ""}], whole=False)
     assert not missed([], [{"id": "lbfgs", "message": "refused"}], whole=False)
+
+
+def test_a_training_in_16_bits_that_the_sentinel_never_looked_into_proves_nothing() -> None:
+    case = CASES["mnist_in_bf16"]
+    unseen = measure.Outcome([1.0], [1.0], finished=True, low=True)
+    assert [text.partition(":")[0] for text in missed([unseen.line(case)], [], whole=False)] == ["mnist_in_bf16"]
+    assert missed([replace(unseen, looked=True).line(case)], [], whole=False) == []
+    assert missed([replace(unseen, reported=["refused"]).line(case)], [], whole=False) == []
+
+
+def test_the_sentinel_looks_into_a_short_training_in_bf16() -> None:
+    outcome = measure.train(CASES["vae_in_bf16"])
+    assert (outcome.finished, outcome.losses_equal, outcome.low, outcome.looked) == (True, True, True, True)
 
 
 def test_too_few_cases_are_a_failure_and_there_are_enough() -> None:
