@@ -193,22 +193,52 @@ def test_a_hot_request_is_never_acknowledged_by_train_where_the_model_fails(sess
     assert session.value("genesis_precision_info{fp32,0}") == 1.0
 
 
-def test_an_lstm_that_a_cpu_cannot_run_in_16_bits_goes_on_training() -> None:
-    class Lstm(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.lstm, self.head = torch.nn.LSTM(8, 8), torch.nn.Linear(8, 8)
+class Lstm(torch.nn.Module):
+    """What most CPUs cannot compute in 16 bits."""
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = self.head(self.lstm(x)[0])
-            return out
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lstm, self.head = torch.nn.LSTM(8, 8), torch.nn.Linear(8, 8)
 
-    for settings in ({}, {"fp32_modules": ("lstm",)}):
-        trainer = _trainer(Lstm(), FP32, **settings)
-        _run(trainer, 12, {3: PrecisionRequest(1, BF16), 7: PrecisionRequest(2, FP16)})
-        if settings:  # without, it depends on the machine's kernels
-            assert (trainer.mode, trainer.generation) == (FP16, 2)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.lstm(x)[0])
+        return out
+
+
+def _runs_here(dtype: torch.dtype) -> bool:
+    """Whether this machine has kernels for it, by plain PyTorch."""
+    model = Lstm()
+    try:
+        with torch.autocast("cpu", dtype):
+            loss = loss_of(model, batch(0))
+        torch.autograd.backward(loss)
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [(BF16, torch.bfloat16), (FP16, torch.float16)])
+def test_an_lstm_is_refused_by_name_where_the_machine_cannot_run_it_in_16_bits_and_goes_on_training(
+    mode: PrecisionMode, dtype: torch.dtype
+) -> None:
+    trainer = _trainer(Lstm())
+    refused: list[str] = []
+    trainer.modes.on_refused = lambda reason, message: refused.append(f"{reason}: {message}")
+    _run(trainer, 8, {3: PrecisionRequest(1, mode)})
+    if _runs_here(dtype):
+        assert (trainer.mode, refused) == (mode, [])
+    else:
+        assert trainer.mode is FP32
+        assert len(refused) == 1
+        assert refused[0].startswith("NotAllowed: ")
+        assert "lstm" in refused[0]
+
+
+def test_an_lstm_that_is_pinned_to_fp32_trains_in_16_bits() -> None:
+    trainer = _trainer(Lstm(), FP32, fp32_modules=("lstm",))
+    _run(trainer, 12, {3: PrecisionRequest(1, BF16), 7: PrecisionRequest(2, FP16)})
+    assert (trainer.mode, trainer.generation) == (FP16, 2)
 
 
 def test_a_layer_that_the_sentinel_pins_and_that_only_runs_in_16_bits_goes_on_as_it_was(
