@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 import torch
 from torch.optim import Optimizer
-from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
@@ -42,19 +44,26 @@ def stepped(kind: type[Optimizer] = torch.optim.AdamW) -> torch.Tensor:
     return weights(plain)
 
 
+def called(run: Callable[[], object]) -> set[CodeType]:
+    """The code of the Python functions that ``run`` calls."""
+    found = set[CodeType]()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: found.add(frame.f_code))
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
-def test_a_step_that_nobody_listens_to_is_torchs_own_without_a_record_in_python(
-    kind: type[Optimizer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = stepped(kind)
-
-    def opened(*_: object) -> None:
-        pytest.fail("torch listens to the steps of its optimizers in another way now: see step/optimizer.py")
-
-    monkeypatch.setattr(torch.autograd.profiler, "record_function", opened)
-    ours = optimizer(kind)
-    take_step(ours)
-    assert torch.equal(weights(ours), expected)
+def test_a_step_that_nobody_listens_to_is_torchs_own_without_what_torch_wraps_around_it(kind: type[Optimizer]) -> None:
+    plain, ours = optimizer(kind), optimizer(kind)
+    wrapper = kind.step.__code__
+    assert wrapper in called(plain.step)
+    # Otherwise torch listens in another way now: see step/optimizer.py.
+    assert wrapper not in called(lambda: take_step(ours))
+    assert torch.equal(weights(ours), weights(plain))
 
 
 def hook_before(of: Optimizer, heard: list[str], _patch: pytest.MonkeyPatch) -> object:
@@ -98,10 +107,68 @@ def code_of_a_profiler(of: Optimizer, heard: list[str], patch: pytest.MonkeyPatc
     patch.setattr(type(of), "_optimizer_step_code", lambda self: heard.append("step"))
 
 
+def code_of_the_instance(of: Optimizer, heard: list[str], patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(of, "_optimizer_step_code", lambda: heard.append("step"))
+
+
+def another_record(_: Optimizer, heard: list[str], patch: pytest.MonkeyPatch) -> None:
+    class Record(torch.autograd.profiler.record_function):
+        def __enter__(self) -> Record:
+            heard.append("step")
+            super().__enter__()
+            return self
+
+    patch.setattr(torch.autograd.profiler, "record_function", Record)
+
+
+class Observer:
+    """Of a profiler that torch tells of its records in Python."""
+
+    def __init__(self, heard: list[str]) -> None:
+        self._heard = heard
+
+    def push_annotation(self, _name: str) -> int:
+        self._heard.append("step")
+        return 0
+
+    def pop_annotation(self) -> None:
+        """The step is done."""
+
+
+def observer_in_python(_: Optimizer, heard: list[str], patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch.autograd.profiler, "_active_cuspy_profiler_observer", Observer(heard))
+
+
+class Stand:
+    """In a function's place: it looks like it in all, as patches of tracing tools do."""
+
+    def __init__(self, function: FunctionType, heard: list[str]) -> None:
+        self.function, self.heard = function, heard
+
+    __class__ = FunctionType  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.function, name)
+
+    def __get__(self, of: object, kind: type | None = None) -> object:
+        return self if of is None else MethodType(self, of)
+
+    def __call__(self, *arguments: object) -> object:
+        self.heard.append("step")
+        return self.function(*arguments)
+
+
+def traced(of: Optimizer, heard: list[str], patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(type(of), "step", Stand(type(of).step, heard))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "listen",
-    [hook_before, hook_after, hook_before_all, hook_after_all, replaced, replaced_in_the_class, code_of_a_profiler],
-)
+    [
+        hook_before, hook_after, hook_before_all, hook_after_all, replaced, replaced_in_the_class, code_of_a_profiler,
+        code_of_the_instance, another_record, observer_in_python, traced,
+    ],
+)  # fmt: skip
 def test_whoever_listens_to_an_optimizer_hears_each_step(listen: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, heard, expected = optimizer(), list[str](), stepped()
     handle = listen(ours, heard, monkeypatch)
@@ -124,17 +191,56 @@ def test_a_profiler_that_runs_sees_the_step(*, all_threads: bool) -> None:
     assert RECORD in {event.key for event in profile.key_averages()}
 
 
-def test_an_observer_without_a_profiler_sees_the_step(tmp_path: Path) -> None:
-    ours, observer = optimizer(), torch.profiler.ExecutionTraceObserver()
-    observer.register_callback(str(tmp_path / "trace.json"))
+def test_a_profiler_of_python_is_told_of_the_optimizers_parameters() -> None:
+    ours = optimizer()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(
+        activities=activities, with_stack=True, record_shapes=True, profile_memory=True
+    ) as profile:
+        take_step(ours)
+    results: Any = profile.profiler
+    todo, told = list(results.kineto_results.experimental_event_tree()), 0
+    while todo:
+        event = todo.pop()
+        todo += event.children
+        told += getattr(event.extra_fields, "optimizer", None) is not None
+    assert told == 1
+
+
+@contextlib.contextmanager
+def observed(path: Path) -> Iterator[None]:
+    """Without a profiler, by an observer that writes to ``path``."""
+    observer = torch.profiler.ExecutionTraceObserver()
+    observer.register_callback(str(path))
     observer.start()
     try:
-        take_step(ours)
+        yield
     finally:
         observer.stop()
         observer.unregister_callback()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_an_observer_without_a_profiler_sees_the_step(kind: type[Optimizer], tmp_path: Path) -> None:
+    ours = optimizer(kind)
+    with observed(tmp_path / "trace.json"):
+        take_step(ours)
     nodes = json.loads((tmp_path / "trace.json").read_text())["nodes"]
-    assert RECORD in {node["name"] for node in nodes}
+    assert f"Optimizer.step#{kind.__name__}.step" in {node["name"] for node in nodes}
+
+
+def test_the_record_of_a_step_that_fails_is_closed(tmp_path: Path) -> None:
+    ours = optimizer()
+    ours.param_groups[0]["lr"] = None
+    with observed(tmp_path / "trace.json"):
+        with pytest.raises(TypeError) as kept:  # with the error, the frame that holds the record lives on
+            take_step(ours)
+        torch.ones(3)
+    nodes = json.loads((tmp_path / "trace.json").read_text())["nodes"]
+    names = {node["id"]: node["name"] for node in nodes}
+    parents = {node["name"]: names.get(node["ctrl_deps"]) for node in nodes}
+    assert parents["aten::ones"] == "[pytorch|profiler|execution_trace|thread]"
+    del kept
 
 
 def test_a_learning_rate_schedule_knows_that_the_step_before_it_was_taken(recwarn: pytest.WarningsRecorder) -> None:
@@ -195,6 +301,17 @@ def test_what_stands_in_an_optimizers_place_takes_its_step(wrap: Callable[[Optim
     assert torch.equal(weights(ours), expected)
 
 
+def test_documentation_copied_from_another_step_does_not_make_it_that_step() -> None:
+    class Own(torch.optim.AdamW):
+        def step(self, closure: None = None) -> None:  # type: ignore[override]
+            super().step(closure)
+
+    ours, expected = optimizer(Own), stepped()
+    functools.update_wrapper(Own.step, torch.optim.SGD.step)
+    take_step(ours)
+    assert torch.equal(weights(ours), expected)
+
+
 def test_a_class_that_answers_for_its_attributes_is_asked_for_the_step() -> None:
     ours = optimizer(Watched)
     Watched.looked = ()
@@ -240,15 +357,7 @@ def test_another_way_to_listen_than_torchs_is_left_to_itself(
     assert heard == ["step"]
 
 
-@pytest.mark.parametrize(
-    ("place", "name"),
-    [
-        (torch_optimizer, "_global_optimizer_pre_hooks"),
-        (Optimizer, "_optimizer_step_code"),
-        (torch.autograd.profiler, "_is_profiler_enabled"),
-        (torch._C._autograd, "_record_function_with_args_enter"),
-    ],
-)
+@pytest.mark.parametrize(("place", "name"), [(place, name) for place, names in module._NEEDED for name in names])
 def test_a_torch_that_lacks_what_is_asked_for_takes_its_steps_all_the_same(
     place: object, name: str, monkeypatch: pytest.MonkeyPatch, reloaded: Callable[[], None]
 ) -> None:

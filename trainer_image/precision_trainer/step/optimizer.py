@@ -8,7 +8,7 @@ do), a proxy, another library's class, a torch that listens in another way.
 
 from __future__ import annotations
 
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 
 import torch
 from torch.autograd import profiler
@@ -18,51 +18,68 @@ from torch.optim import optimizer as torch_optimizer
 _NEEDED = (
     (torch_optimizer, ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")),
     (Optimizer, ("profile_hook_step", "_optimizer_step_code")),
-    (profiler, ("_is_profiler_enabled",)),
+    (profiler, ("_is_profiler_enabled", "record_function")),
     (torch._C._autograd, ("_profiler_enabled", "_record_function_with_args_enter", "_record_function_with_args_exit")),
 )
-"""What is asked of torch below. None of it is public."""
+"""What is asked of torch below. Little of it is public."""
+_NAMES = frozenset((
+    "Optimizer", "RuntimeError", "__class__", "__name__", "_global_optimizer_post_hooks", "_global_optimizer_pre_hooks",
+    "_optimizer_step_code", "_optimizer_step_post_hooks", "_optimizer_step_pre_hooks", "autograd", "cast", "chain",
+    "isinstance", "len", "profiler", "record_function", "torch", "tuple", "values",
+))  # fmt: skip
+"""What torch's wrapper uses, in the versions that are known here: one that uses more may tell somebody else."""
 
 
 def _wrapper() -> CodeType | None:
     """What torch wraps around the step of each class of optimizers; None where this torch is not as it is known here."""
     if not all(hasattr(place, name) for place, names in _NEEDED for name in names):
         return None
-    # Read, not called: somebody may have replaced it.
-    code = getattr(Optimizer.profile_hook_step, "__code__", None)
-    inner = [part for part in getattr(code, "co_consts", ()) if isinstance(part, CodeType)]
-    return inner[0] if len(inner) == 1 and inner[0].co_filename == torch_optimizer.__file__ else None
+    # Read, not called: somebody may have replaced them.
+    outer, told = (
+        getattr(getattr(Optimizer, name), "__code__", None) for name in ("profile_hook_step", "_optimizer_step_code")
+    )
+    inner = [part for part in getattr(outer, "co_consts", ()) if isinstance(part, CodeType)]
+    files = {getattr(code, "co_filename", "") for code in (told, *inner)}
+    if (
+        len(inner) != 1
+        or files != {torch_optimizer.__file__}
+        or getattr(_RECORD, "__module__", "") != profiler.__name__
+    ):
+        return None
+    return inner[0] if _NAMES.issuperset(inner[0].co_names) and "func" in inner[0].co_freevars else None
 
 
-_WRAPPER = _wrapper()
 _STEP_CODE = getattr(Optimizer, "_optimizer_step_code", None)
+_RECORD = getattr(profiler, "record_function", None)
+_WRAPPER = _wrapper()
 
 
 def take_step(optimizer: Optimizer) -> None:
     """``optimizer.step()``. A hook that is registered while it runs hears the next one."""
-    kind = type(optimizer)
-    method = getattr(kind, "step", None)
-    if not isinstance(method, FunctionType) or method.__code__ is not _WRAPPER or _heard(optimizer):
-        optimizer.step()
+    step: object = optimizer.step
+    function = step.__func__ if type(step) is MethodType and step.__self__ is optimizer else None
+    if type(function) is not FunctionType or function.__code__ is not _WRAPPER or _heard(optimizer):
+        step()  # type: ignore[operator]
         return
-    record = torch._C._autograd._record_function_with_args_enter(f"Optimizer.step#{kind.__name__}.step")
+    # Not ``__wrapped__``: a decorator that copies another step's documentation has overwritten it.
+    own = (function.__closure__ or ())[_WRAPPER.co_freevars.index("func")].cell_contents
+    record = torch._C._autograd._record_function_with_args_enter(f"Optimizer.step#{optimizer.__class__.__name__}.step")
     try:
-        vars(method)["__wrapped__"](optimizer)
+        own(optimizer)
     finally:
         torch._C._autograd._record_function_with_args_exit(record)
 
 
 def _heard(optimizer: Optimizer) -> bool:
-    """Whether somebody listens to the steps of this optimizer, or took their place."""
-    kind = type(optimizer)
+    """Whether somebody listens to the steps of this optimizer."""
     return bool(
-        "step" in vars(optimizer)
-        or kind.__getattribute__ is not object.__getattribute__
-        or kind._optimizer_step_code is not _STEP_CODE
-        or optimizer._optimizer_step_pre_hooks
+        optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
         or torch_optimizer._global_optimizer_pre_hooks
         or torch_optimizer._global_optimizer_post_hooks
+        or getattr(optimizer._optimizer_step_code, "__func__", None) is not _STEP_CODE
         or profiler._is_profiler_enabled
         or torch._C._autograd._profiler_enabled()
+        or getattr(profiler, "_active_cuspy_profiler_observer", None) is not None
+        or profiler.record_function is not _RECORD
     )
