@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import random
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -90,20 +92,127 @@ class Criterion(torch.nn.Module):
         return loss
 
 
-@pytest.mark.parametrize(
-    "make", [closing_over_its_state, Criterion, lambda: functools.partial(closing_over_its_state())]
-)
+class Recurrence:
+    """A loss that keeps its state, and how often it was called, in itself."""
+
+    def __init__(self) -> None:
+        self.hidden: torch.Tensor | None = None
+        self.calls = 0
+
+    def __call__(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = model(batch if self.hidden is None else batch + self.hidden).float()
+        self.hidden = out.detach().tanh()
+        self.calls += 1
+        return out.square().mean() * (1.0 + self.calls % 2)
+
+
+def through_its_object() -> Loss:
+    loss = Recurrence()
+    return lambda model, batch: loss(model, batch)
+
+
+def unassigned_between_steps() -> Loss:
+    hidden: torch.Tensor
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        nonlocal hidden
+        try:
+            batch = batch + hidden
+            del hidden
+        except NameError:
+            hidden = batch.mean()  # noqa: F841  (the next call reads it)
+        out: torch.Tensor = model(batch)
+        return out.float().square().mean()
+
+    return loss
+
+
+def on_itself() -> Loss:
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = model(batch + vars(loss).get("hidden", 0)).float()
+        loss.hidden = out.detach().tanh()  # type: ignore[attr-defined]
+        return out.square().mean()
+
+    return loss
+
+
+CARRYING = [
+    closing_over_its_state, Recurrence, lambda: functools.partial(closing_over_its_state()), through_its_object, on_itself
+]  # fmt: skip
+CARRYING_IDS = ["closure", "object", "partial", "object in a closure", "function"]
+
+
+def with_its_own_replay(make: Callable[[], Loss], sentinel: SentinelConfig) -> list[float]:
+    loss = make()
+    return losses(Case(), sentinel, loss=loss, replay=loss)
+
+
+@pytest.mark.parametrize("make", CARRYING, ids=CARRYING_IDS)
 def test_a_state_that_a_replay_carries_is_put_back_and_reported(
     make: Callable[[], Loss], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def trained(sentinel: SentinelConfig) -> list[float]:
-        case, loss = Case(), make()
-        return losses(case, sentinel, loss=loss, replay=loss)
-
-    assert trained(EAGER) == trained(OFF)
+    assert with_its_own_replay(make, EAGER) == with_its_own_replay(make, OFF)
     errors = [str(event["error"]) for event in _noted(capsys)["sentinel_check_off"]]
     assert errors
     assert all("changed: a replay_fn carries nothing from call to call" in error for error in errors)
+
+
+def test_a_variable_that_a_loss_unassigns_is_never_assigned_for_it() -> None:
+    # What is gone cannot be told from what was never there: training goes on, whatever its numbers.
+    assert len(with_its_own_replay(unassigned_between_steps, EAGER)) == len(losses(Case(), OFF))
+
+
+def test_a_module_of_the_scripts_own_stays_as_it_was_its_buffers_in_their_order(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    order: list[list[str]] = []
+
+    def criterion() -> Loss:
+        module = Criterion()
+        module.register_buffer("last", torch.zeros(()))
+        order.append(list(module.state_dict()))
+        made.append(module)
+        return module
+
+    made: list[Criterion] = []
+    assert with_its_own_replay(criterion, EAGER) == with_its_own_replay(criterion, OFF)
+    assert [list(module.state_dict()) for module in made] == order == [["mean", "last"]] * 2
+    assert "sentinel_check_off" not in _noted(capsys)
+
+
+def test_a_flag_that_a_signals_handler_sets_during_a_replay_stays_set() -> None:
+    class Runner(Recurrence):
+        stop = False
+
+        def __call__(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+            if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:  # in a replay
+                self.stop = True
+            return Case().loss(model, batch)
+
+    runner = Runner()
+    losses(Case(), EAGER, loss=runner, replay=runner)
+    assert runner.stop
+
+
+def test_what_another_thread_may_have_drawn_is_not_drawn_again() -> None:
+    class Drawing(Recurrence):
+        drawn: tuple[object, ...] = ()
+
+        def __call__(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+            if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:  # in a replay
+                self.drawn = (*self.drawn, random.random())
+            return Case().loss(model, batch)
+
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        loss = Drawing()
+        losses(Case(), EAGER, loss=loss, replay=loss)
+    finally:
+        done.set()
+        thread.join()
+    assert len(loss.drawn) == len(set(loss.drawn)) > 0
 
 
 def test_a_state_that_a_module_carries_is_not_advanced_by_a_replay() -> None:

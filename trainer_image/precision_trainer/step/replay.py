@@ -2,19 +2,16 @@
 
 Only a function that was given for it is ever computed again, never the loss that a script trains with: that one may talk to
 other ranks, draw data, or carry a state that is not ours. What is given is held to it: a collective, a draw from a generator
-of the script's own, or a write to a tensor that was there before, ends the replay before it happens. A state that it carries
-in its own object, or in a variable that it closes over, is put back, and ends the replay too.
+of the script's own, or a write to a tensor that was there before, ends the replay before it happens. A tensor or a number
+that it assigns to its own object, or to a variable that it closes over, is put back, and ends the replay too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import random
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from types import CellType, FunctionType, MethodType, ModuleType
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch._ops import OpOverload
@@ -23,13 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import TrainerError
 from ..values.modes import PrecisionMode
+from .carried import PLAIN, kept
 
 Batch = TypeVar("Batch")
 AUTOCAST = {PrecisionMode.MIXED_FP16: torch.float16, PrecisionMode.MIXED_BF16: torch.bfloat16}
 """What forward and backward are cast to; a mode that is not here is computed as it is."""
 Compute = Callable[[torch.nn.Module], torch.Tensor]
 """Computes the loss of one micro-batch with the model it is given."""
-_PLAIN = (int, float, bool, str, type(None))
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "c10d_functional", "_dtensor"})
 
 
@@ -58,76 +55,16 @@ class Replay:
         """
         if self._now() != self._versions:
             raise ReplayError("the batch was written to after the step; leave it alone, or give no replay_fn")
-        with _carrying_nothing(self._function, model):
-            return self._compute(model)
+        with kept(self._function, model) as changed:
+            loss = self._compute(model)
+        if changed:
+            raise ReplayError(
+                f"{', '.join(sorted(changed)[:3])} changed: a replay_fn carries nothing from call to call"
+            )
+        return loss
 
     def _now(self) -> list[int]:
         return [0 if tensor.is_inference() else tensor._version for tensor in self._tensors]
-
-
-@contextlib.contextmanager
-def _carrying_nothing(function: object, model: torch.nn.Module) -> Iterator[None]:
-    """Puts back what a function assigns to objects and variables that it holds, and raises ReplayError if it did.
-
-    What it assigns to modules of ``model`` is left to :class:`ForwardState`.
-    """
-    cells, held = _held(function, set(model.modules()))
-    attributes = [(names, dict(names)) for names in held]
-    closed = [(name, cell, _content(cell)) for name, cell in cells]
-    changed: list[str] = []
-    try:
-        yield
-    finally:
-        for now, before in attributes:
-            found = [name for name in {**now, **before} if now.get(name, _NOTHING) is not before.get(name, _NOTHING)]
-            changed += found
-            for name in found:
-                now.pop(name, None)
-            now.update({name: before[name] for name in found if name in before})
-        for name, cell, content in closed:
-            if _content(cell) is not content:
-                changed.append(name)
-                cell.cell_contents = content
-    if changed:
-        raise ReplayError(f"{', '.join(sorted(changed)[:3])} changed: a replay_fn carries nothing from call to call")
-
-
-def _held(function: object, theirs: Container[object]) -> tuple[list[tuple[str, CellType]], list[dict[str, Any]]]:
-    """What a function may assign to: variables that it closes over, and attributes of the objects that these are, or that it
-    belongs to; the same of the functions among them. ``theirs``: modules to leave out."""
-    cells: list[tuple[str, CellType]] = []
-    # Any: values are put back as they were, whatever they are.
-    attributes: list[dict[str, Any]] = []
-    todo, seen = [function], set[int]()
-    while todo:
-        held = todo.pop()
-        if id(held) in seen:
-            continue
-        seen.add(id(held))
-        if isinstance(held, functools.partial):
-            todo += [held.func, *held.args, *held.keywords.values()]
-        elif isinstance(held, MethodType):
-            todo += [held.__self__, held.__func__]
-        elif isinstance(held, FunctionType):
-            found = list(zip(held.__code__.co_freevars, held.__closure__ or (), strict=True))
-            cells += found
-            todo += [_content(cell) for _, cell in found]
-        elif isinstance(held, torch.nn.Module):
-            parts = [part for part in held.modules() if part not in theirs]
-            attributes += [names for part in parts for names in (vars(part), part._buffers)]
-        elif hasattr(held, "__dict__") and not isinstance(held, type | ModuleType | torch.Tensor):
-            attributes.append(vars(held))
-    return cells, attributes
-
-
-_NOTHING = object()
-
-
-def _content(cell: CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return _NOTHING
 
 
 def eagerly() -> contextlib.AbstractContextManager[object]:
@@ -139,17 +76,12 @@ def eagerly() -> contextlib.AbstractContextManager[object]:
 
 
 class ForwardState:
-    """What a forward pass changes, as it is now: random states (torch's, Python's, NumPy's), buffers (running statistics),
-    attributes of modules."""
+    """What a forward pass changes, as it is now: random state, buffers (running statistics), attributes of modules."""
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
         """Of ``model``, and of the generators that it draws from on ``device``."""
         self._random = torch.get_rng_state()
         self._random_on = (device, torch.cuda.get_rng_state(device)) if device.type == "cuda" else None
-        self._python_random = random.getstate()
-        # Whoever has not imported NumPy has drawn nothing from it.
-        numpy_random = sys.modules.get("numpy.random")
-        self._numpy_random = (numpy_random, numpy_random.get_state()) if numpy_random is not None else None
         self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
         self._attributes = [
             (names, dict(names)) for module in model.modules() for names in (vars(module), module._buffers)
@@ -161,10 +93,6 @@ class ForwardState:
         if self._random_on is not None:
             device, state = self._random_on
             torch.cuda.set_rng_state(state, device)
-        random.setstate(self._python_random)
-        if self._numpy_random is not None:
-            numpy_random, drawn = self._numpy_random
-            numpy_random.set_state(drawn)
         for names, before in self._attributes:
             for name in names.keys() - before.keys():
                 del names[name]
@@ -210,7 +138,7 @@ class _Pure(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace in _COLLECTIVES:
             raise ReplayError(f"{func} talks to other ranks; a replay_fn computes by itself")
-        if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
+        if any(isinstance(value, torch.Generator) and _is_own(value) for value in (*args, *kwargs.values())):
             raise ReplayError(f"{func} draws from a generator of the script's own; a replay_fn draws no data")
         schema = func._schema
         if schema.is_mutable:
@@ -231,6 +159,11 @@ class _Pure(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise ReplayError(f"{func} writes to a tensor that was there before; a replay_fn changes nothing")
 
 
+def _is_own(generator: torch.Generator) -> bool:
+    """Not one of torch's, whose state is put back."""
+    return all(generator is not known for known in (torch.default_generator, *torch.cuda.default_generators))
+
+
 def _tensors(value: object) -> list[torch.Tensor]:
     """All that a value holds. Usual batches are not given to pytree: that takes as long as a kernel, in every step."""
     parts: Iterable[object] = (value,)
@@ -242,7 +175,7 @@ def _tensors(value: object) -> list[torch.Tensor]:
     for part in parts:
         if isinstance(part, torch.Tensor):
             found.append(part)
-        elif type(part) not in _PLAIN:
+        elif type(part) not in PLAIN:
             return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
     return found
 
