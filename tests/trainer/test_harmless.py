@@ -27,6 +27,12 @@ def test_a_watched_training_has_the_losses_of_an_unwatched_one(name: str) -> Non
     assert losses(kind(), EAGER) == losses(kind(), OFF)
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a script without threads of its own: the workers of the tests, and tests before, have some."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+
+
 def test_of_an_accumulated_step_one_micro_batch_is_kept() -> None:
     alive: list[weakref.ref[torch.Tensor]] = []
     most = 0
@@ -54,6 +60,7 @@ def _noted(capsys: pytest.CaptureFixture[str]) -> dict[str, list[dict[str, objec
 
 
 # An iterator cannot be put back.
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", sorted({*CASES} - {"IteratorInLoss"}))
 def test_a_replay_that_is_not_pure_changes_nothing_and_is_reported_once(
     name: str, capsys: pytest.CaptureFixture[str]
@@ -147,6 +154,7 @@ def with_its_own_replay(make: Callable[[], Loss], sentinel: SentinelConfig) -> l
     return losses(Case(), sentinel, loss=loss, replay=loss)
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("make", CARRYING, ids=CARRYING_IDS)
 def test_a_state_that_a_replay_carries_is_put_back_and_reported(
     make: Callable[[], Loss], capsys: pytest.CaptureFixture[str]
