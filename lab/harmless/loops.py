@@ -16,7 +16,7 @@ from precision_trainer.values.request import PrecisionRequest
 from precision_trainer.values.sentinel import SentinelConfig
 
 Batch = TypeVar("Batch")
-_EAGER = SentinelConfig(window_steps=8, patience_windows=1024, probe_steps=16, shadow_steps=16)
+_EAGER = SentinelConfig(window_steps=8, patience_windows=1024)
 """The sentinel judges often, and never changes the mode."""
 _LOOKS_EVERY_STEPS = 4
 """Oftener than a user may ask for: these trainings are over in some twenty steps."""

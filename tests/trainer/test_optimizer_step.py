@@ -322,12 +322,12 @@ def test_a_class_that_answers_for_its_attributes_is_asked_for_the_step() -> None
 @pytest.fixture
 def reloaded() -> Iterator[Callable[[], None]]:
     """Loads the module anew, as in a process where torch is as it was made to be now."""
-    yield lambda: _reload()
-    _reload()
 
+    def reload() -> None:
+        importlib.reload(module)
 
-def _reload() -> None:
-    importlib.reload(module)
+    yield reload
+    reload()
 
 
 def hearing(heard: list[str]) -> Callable[[Callable[..., object]], Callable[..., object]]:

@@ -77,10 +77,11 @@ class _Held:
         if isinstance(held, MethodType):
             return [held.__self__, held.__func__]
         if isinstance(held, FunctionType):
-            cells = list(zip(held.__code__.co_freevars, held.__closure__ or (), strict=True))
-            self._cells += [(name, cell, _content(cell)) for name, cell in cells]
+            closed = zip(held.__code__.co_freevars, held.__closure__ or (), strict=True)
+            cells = [(name, cell, _content(cell)) for name, cell in closed]
+            self._cells += cells
             self._names(vars(held))
-            return [content for _, _, content in self._cells[-len(cells) :]] if cells else []
+            return [content for _, _, content in cells]
         if isinstance(held, torch.nn.Module):
             for part in held.modules():
                 if part not in theirs:

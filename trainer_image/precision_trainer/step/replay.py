@@ -43,7 +43,7 @@ class Replay:
         """Keep ``batch`` as it is now; ``whole_step``: the step has no other micro-batch."""
         self.whole_step = whole_step
         self._function: Callable[..., torch.Tensor] = replay_fn
-        self._compute: Compute = lambda model: replay_fn(model, batch)
+        self._batch: object = batch
         self._tensors = _tensors(batch)
         self._versions = self._now()
 
@@ -56,7 +56,7 @@ class Replay:
         if self._now() != self._versions:
             raise ReplayError("the batch was written to after the step; leave it alone, or give no replay_fn")
         with kept(self._function, model) as changed:
-            loss = self._compute(model)
+            loss = self._function(model, self._batch)
         if changed:
             raise ReplayError(
                 f"{', '.join(sorted(changed)[:3])} changed: a replay_fn carries nothing from call to call"
