@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import json
+import types
 import weakref
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import ConfigError
-from precision_trainer.precision.first_step import FirstMicroBatch
+from precision_trainer.precision.first_step import FirstStep
 from precision_trainer.values.levels import Level
 from precision_trainer.values.request import PrecisionRequest
-from tests.support.training.preflight_scenarios import WIDTH, Half, Stateful, batch, loss_of, model_that_fails
+from tests.support.training.preflight_scenarios import (
+    WIDTH,
+    Half,
+    Stateful,
+    batch,
+    loss_of,
+    marked,
+    model_that_fails,
+    model_that_fails_on_marked,
+)
 from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import STOP, Session
 
@@ -272,38 +284,87 @@ def test_where_bf16_fails_the_sentinel_goes_on_to_fp32(mode: PrecisionMode) -> N
     assert trainer.mode is FP32
 
 
-@pytest.mark.parametrize("how", ["", "_with_unused_parameters_sought"])
-@pytest.mark.parametrize("where", ["forward", "backward"])
-def test_all_ranks_leave_a_mode_that_one_of_them_fails_in(process_group: ProcessGroup, where: str, how: str) -> None:
-    results = process_group.run(f"preflight_scenarios.one_rank_fails_in_{where}{how}")
-    assert results[0]["weights"] == results[1]["weights"] == results[0]["plain"]
-    for result in results:
-        assert result["mode"] == "fp32"
-        assert result["generation"] == 0
-    (message,) = results[0]["refused"]
-    assert f"rank 1: RuntimeError in its {where} pass in 1 (" in message
-    assert results[1]["refused"] == []
+def _of_each(results: list[dict[str, object]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """What every rank found, by setting."""
+    return [(name, [cast("dict[str, Any]", result[name]) for result in results]) for name in results[0]]
+
+
+def test_all_ranks_leave_a_mode_that_one_of_them_fails_in(process_group: ProcessGroup) -> None:
+    for name, ranks in _of_each(process_group.run("preflight_scenarios.one_rank_fails")):
+        for rank in ranks:
+            assert rank["weights"] == rank["plain"]["weights"], name
+            assert rank["buffers"] == rank["plain"]["buffers"], name
+            assert (rank["mode"], rank["generation"]) == ("fp32", 0), name
+        assert ranks[0]["weights"] == ranks[1]["weights"], name
+        (message,) = ranks[0]["refused"]
+        assert f"rank 1: RuntimeError in its {name.split()[1]} pass in 1 (" in message, name
+        assert ranks[1]["refused"] == []
+
+
+def test_ranks_that_start_in_a_mode_that_one_of_them_fails_in_go_on_in_fp32(process_group: ProcessGroup) -> None:
+    for name, ranks in _of_each(process_group.run("preflight_scenarios.one_rank_fails_from_the_start")):
+        assert [rank["mode"] for rank in ranks] == ["fp32", "fp32"], name
+        assert ranks[0]["weights"] == ranks[1]["weights"], name
+        (message,) = ranks[0]["refused"]
+        assert message.startswith("bf16 refused: the model failed in it: rank 1: "), name
 
 
 def test_the_first_step_in_a_mode_that_works_is_that_of_ddp_bit_for_bit(process_group: ProcessGroup) -> None:
-    for result in process_group.run("preflight_scenarios.a_mode_that_works"):
-        assert result["guarded"] == result["plain"]
-        assert result["mode"] == "bf16"
+    for name, ranks in _of_each(process_group.run("preflight_scenarios.a_mode_that_works")):
+        for rank in ranks:
+            assert rank["guarded"] == rank["plain"], name
+            assert rank["guarded"]["mode"] == "bf16", name
+        assert ranks[0]["guarded"]["weights"] == ranks[1]["guarded"]["weights"], name
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "a_batch_that_fails_in_forward",
-        "a_batch_that_fails_in_backward",
-        "a_batch_after_a_look_at_its_loss",
-    ],
-)
-def test_a_rank_that_leaves_a_batch_out_meets_the_others_again(process_group: ProcessGroup, how: str) -> None:
-    results = process_group.run(f"preflight_scenarios.leaves_out_{how}")
-    assert results[0]["weights"] == results[1]["weights"]
-    for rank, result in enumerate(results):
-        assert (result["mode"], result["refused"], result["left_out"]) == ("bf16", [], 2 * rank)
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("mode", [BF16, FP32], ids=["from the start", "asked for"])
+@pytest.mark.parametrize("failing", [1, 2])
+def test_micro_batches_of_a_mode_that_a_later_one_fails_in_are_left_out_of_the_step(
+    where: str, mode: PrecisionMode, failing: int
+) -> None:
+    def data(step: int, micro: int) -> torch.Tensor:
+        return marked(step * 3 + micro, mark=micro == failing)
+
+    trainer = _trainer(model_that_fails_on_marked(where), mode, gradient_accumulation_steps=3)
+    refused: list[str] = []
+    trainer.modes.on_refused = lambda _reason, message: refused.append(message)
+    trainer.request_source = lambda applied: PrecisionRequest(1, BF16) if mode is FP32 and applied < 1 else None
+    tried = None
+    while trainer.step < 6:
+        trainer.begin_step()
+        tried = trainer.step if trainer.modes.trial is not None else tried
+        if trainer.modes.declined:
+            trainer.request_source = None
+        for micro in range(3):
+            trainer.backward_and_step(trainer.training_step(data(trainer.step, micro), loss_of))
+    trainer.drain()
+    assert (trainer.mode, len(refused)) == (FP32, 1)
+
+    plain = model_that_fails_on_marked(where)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, fused=True)
+    for step in range(6):
+        losses = [loss_of(plain, data(step, micro)) for micro in range(failing if step == tried else 0, 3)]
+        torch.autograd.backward(torch.stack(losses).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+    for ours, theirs in zip(trainer.model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_later_micro_batch_that_fails_on_one_rank_leaves_the_earlier_ones_out_on_all(
+    process_group: ProcessGroup,
+) -> None:
+    results = process_group.run("preflight_scenarios.a_later_micro_batch_fails_on_one_rank")
+    expected = {"mode": "fp32", "as the rest": True}
+    assert results == [{"forward": expected, "backward": expected}] * 2
+
+
+def test_a_rank_that_leaves_a_batch_out_meets_the_others_again(process_group: ProcessGroup) -> None:
+    for name, ranks in _of_each(process_group.run("preflight_scenarios.leaves_out_batches")):
+        assert ranks[0]["weights"] == ranks[1]["weights"], name
+        for number, rank in enumerate(ranks):
+            assert (rank["mode"], rank["refused"], rank["left_out"]) == ("bf16", [], 2 * number), name
 
 
 def test_a_validation_with_gradients_changes_nothing(process_group: ProcessGroup) -> None:
@@ -317,11 +378,12 @@ def test_what_a_rank_computed_in_a_refused_mode_is_gone_while_it_computes_it_onc
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trainer = _trainer(torch.nn.Linear(WIDTH, WIDTH), BF16)
-    first = FirstMicroBatch(trainer.model, trainer.modes, trainer.device, together=True)
+    wrapped = types.SimpleNamespace(will_sync_module_buffers=lambda: False)
+    first = FirstStep(trainer.model, trainer.modes, trainer.device, wrapped=cast("DistributedDataParallel", wrapped))
     others = iter(["OutOfMemoryError"])
     monkeypatch.setattr(
         "precision_trainer.precision.preflight.ddp.exchange",
-        lambda mine: [mine, {"pass": "forward", "failed": next(others, None)}],
+        lambda mine: [mine, {"pass": "forward 0", "failed": next(others, None)}],
     )
     made: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
@@ -332,5 +394,5 @@ def test_what_a_rank_computed_in_a_refused_mode_is_gone_while_it_computes_it_onc
         made.append(weakref.ref(loss))
         return loss
 
-    first.forward(compute, step=0)
+    first.forward(compute, step=0, micro=0)
     assert (alive[:2], trainer.mode) == ([0, 0], FP32)

@@ -10,6 +10,7 @@ from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, Precision
 from precision_trainer.values.request import PrecisionRequest
 
 Result = dict[str, object]
+Settings = dict[str, object]
 WIDTH = 8
 
 
@@ -70,6 +71,19 @@ class Stateful(torch.nn.Module):
         return out
 
 
+class Averaging(torch.nn.Module):
+    """Reads in training what it keeps of its data: ranks train apart unless buffers are broadcast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.ones(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        average = self.get_buffer("average")
+        average.mul_(0.9).add_(x.detach().float().mean(0), alpha=0.1)
+        return x * average
+
+
 def batch(number: int) -> torch.Tensor:
     return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(number))
 
@@ -88,82 +102,93 @@ def _train(
     model: torch.nn.Module,
     rank: int,
     world: int,
-    request: PrecisionRequest | None,
+    request: PrecisionRequest | None = None,
     *,
-    bf16: bool = False,
-    unused: bool = False,
+    mode: PrecisionMode = PrecisionMode.FP32,
+    guarded: bool = True,
+    settings: Settings,
 ) -> Result:
+    """Ten steps; ``guarded`` False: as if every mode had run before, which is what DDP itself does."""
     torch.manual_seed(rank)
-    mode = PrecisionMode.MIXED_BF16 if bf16 else PrecisionMode.FP32
-    config = ExtendedFP16Config(precision_mode=mode, use_ddp=True, find_unused_parameters=unused)
+    config = ExtendedFP16Config(precision_mode=mode, use_ddp=True, **settings)  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
-    if bf16:
-        trainer.modes.trial = None  # as if the mode had run before: what DDP itself does
     refused: list[str] = []
     trainer.modes.on_refused = lambda _reason, message: refused.append(message)
-    for step in range(10):
-        if rank == 0 and step == 3 and request is not None:
+    number = 0
+    while trainer.step < 10:
+        if rank == 0 and trainer.step == 3 and request is not None:
             trainer.request_source = lambda applied: request if request.generation > applied else None
-        trainer.backward_and_step(trainer.training_step(batch(step * world + rank), loss_of))
+        trainer.begin_step()
+        if not guarded:
+            trainer.modes.trial = None
+        for _ in range(config.gradient_accumulation_steps):
+            trainer.backward_and_step(trainer.training_step(batch(number * world + rank), loss_of))
+            number += 1
     trainer.drain()
     return {
         "weights": [p.tolist() for p in model.parameters()],
+        "buffers": [b.tolist() for b in model.buffers()],
         "mode": trainer.mode.wire,
         "generation": trainer.generation,
         "refused": refused,
     }
 
 
-def _one_rank_fails(rank: int, world: int, where: str, *, unused: bool = False) -> Result:
-    def model() -> torch.nn.Module:
+SETTINGS: dict[str, Settings] = {
+    "plain": {},
+    "unused_parameters_sought": {"find_unused_parameters": True},
+    "buffers_broadcast": {"broadcast_buffers": True},
+    "static_graph": {"static_graph": True},
+    "accumulation": {"gradient_accumulation_steps": 3},
+    "accumulation_and_buffers": {"gradient_accumulation_steps": 3, "broadcast_buffers": True},
+}
+"""Under which a mode is tried: what DDP does about them must not be noticed."""
+
+
+def one_rank_fails(rank: int, world: int) -> Result:
+    """Rank 1 alone fails in each pass under each setting, and every rank goes back to FP32."""
+
+    def model(where: str) -> torch.nn.Module:
         return model_that_fails(where, torch.bfloat16 if rank == 1 else torch.float64)
 
-    found = _train(model(), rank, world, PrecisionRequest(1, PrecisionMode.MIXED_BF16), unused=unused)
-    return {**found, "plain": _train(model(), rank, world, None, unused=unused)["weights"]}
+    found: Result = {}
+    for name, settings in SETTINGS.items():
+        for where in ("forward", "backward"):
+            asked = _train(model(where), rank, world, PrecisionRequest(1, PrecisionMode.MIXED_BF16), settings=settings)
+            found[f"{name} {where}"] = {**asked, "plain": _train(model(where), rank, world, settings=settings)}
+    return found
 
 
-def one_rank_fails_in_forward(rank: int, world: int) -> Result:
-    """Rank 1 alone fails, and every rank goes back to FP32."""
-    return _one_rank_fails(rank, world, "forward")
-
-
-def one_rank_fails_in_backward(rank: int, world: int) -> Result:
-    """The same, one pass later."""
-    return _one_rank_fails(rank, world, "backward")
-
-
-def one_rank_fails_in_forward_with_unused_parameters_sought(rank: int, world: int) -> Result:
-    """As DDP's ``find_unused_parameters`` does it."""
-    return _one_rank_fails(rank, world, "forward", unused=True)
-
-
-def one_rank_fails_in_backward_with_unused_parameters_sought(rank: int, world: int) -> Result:
-    """The same, one pass later."""
-    return _one_rank_fails(rank, world, "backward", unused=True)
+def one_rank_fails_from_the_start(rank: int, world: int) -> Result:
+    """As a restart under a request goes, under each setting."""
+    found: Result = {}
+    for name, settings in SETTINGS.items():
+        model = model_that_fails("forward", torch.bfloat16 if rank == 1 else torch.float64)
+        found[name] = _train(model, rank, world, mode=PrecisionMode.MIXED_BF16, settings=settings)
+    return found
 
 
 def a_mode_that_works(rank: int, world: int) -> Result:
-    """Started in BF16, guarded and not."""
+    """Guarded and not, under each setting: BF16 from the start, and asked for."""
 
     def model() -> torch.nn.Module:
-        return model_that_fails("forward", torch.float64)
+        torch.manual_seed(0)
+        layers = (Averaging(), torch.nn.Linear(WIDTH, WIDTH), torch.nn.Dropout(0.1), torch.nn.Linear(WIDTH, 1))
+        return torch.nn.Sequential(*layers)
 
-    torch.manual_seed(rank)
-    config = ExtendedFP16Config(precision_mode=PrecisionMode.MIXED_BF16, use_ddp=True)
-    guarded = model()
-    optimizer = torch.optim.AdamW(guarded.parameters(), lr=1e-2, fused=True)
-    trainer = ExtendedFP16Trainer(guarded, optimizer, config, "cpu", rank, world, allow_cpu=True)
-    torch.manual_seed(rank)
-    for step in range(10):
-        trainer.backward_and_step(trainer.training_step(batch(step * world + rank), loss_of))
-    trainer.drain()
-    plain = _train(model(), rank, world, None, bf16=True)
-    return {
-        "guarded": [p.tolist() for p in guarded.parameters()],
-        "plain": plain["weights"],
-        "mode": trainer.mode.wire,
-    }
+    found: Result = {}
+    for name, settings in SETTINGS.items():
+        for how, mode, request in (
+            ("started", PrecisionMode.MIXED_BF16, None),
+            ("asked", PrecisionMode.FP32, PrecisionRequest(1, PrecisionMode.MIXED_BF16)),
+        ):
+            guarded, plain = (
+                _train(model(), rank, world, request, mode=mode, guarded=guards, settings=settings)
+                for guards in (True, False)
+            )
+            found[f"{name} {how}"] = {"guarded": guarded, "plain": plain}
+    return found
 
 
 def _among_ranks(rank: int, world: int, **settings: object) -> tuple[ExtendedFP16Trainer, list[str]]:
@@ -180,14 +205,16 @@ def _among_ranks(rank: int, world: int, **settings: object) -> tuple[ExtendedFP1
     return trainer, refused
 
 
-def _one_rank_leaves_batches_out(rank: int, world: int, leave_out: str) -> Result:
+def _one_rank_leaves_batches_out(rank: int, world: int, leave_out: str, accumulation: int) -> Result:
     """Rank 1 leaves two batches out in the first step of a mode, as a loop does that catches errors or looks at losses."""
-    trainer, refused = _among_ranks(rank, world)
-    left_out = number = 0
+    trainer, refused = _among_ranks(rank, world, gradient_accumulation_steps=accumulation)
+    left_out = number = taken = 0
     while trainer.step < 9:
         number += 1
-        trainer.begin_step()
-        bad = rank == 1 and trainer.modes.trial is not None and left_out < 2
+        if taken % accumulation == 0:
+            trainer.begin_step()
+        last = taken % accumulation == accumulation - 1
+        bad = rank == 1 and last and trainer.modes.trial is not None and left_out < 2
 
         def loss_fn(model: torch.nn.Module, data: torch.Tensor, bad: bool = bad) -> torch.Tensor:
             if bad and leave_out == "forward":
@@ -202,6 +229,7 @@ def _one_rank_leaves_batches_out(rank: int, world: int, leave_out: str) -> Resul
                 left_out += 1
                 continue
             trainer.backward_and_step(loss)
+            taken += 1
         except (ValueError, RuntimeError):
             assert bad
             left_out += 1
@@ -214,19 +242,75 @@ def _one_rank_leaves_batches_out(rank: int, world: int, leave_out: str) -> Resul
     }
 
 
-def leaves_out_a_batch_that_fails_in_forward(rank: int, world: int) -> Result:
-    """In every mode."""
-    return _one_rank_leaves_batches_out(rank, world, "forward")
+def leaves_out_batches(rank: int, world: int) -> Result:
+    """That fail in every mode, in each pass; and after a look at the loss, where nothing fails and no gradient is asked for.
+
+    Without us a rank whose backward pass failed has reduced some gradients; with us none, so that it can go on.
+    """
+    return {
+        f"{leave_out} {accumulation}": _one_rank_leaves_batches_out(rank, world, leave_out, accumulation)
+        for accumulation in (1, 3)
+        for leave_out in ("forward", "backward", "loss")
+    }
 
 
-def leaves_out_a_batch_that_fails_in_backward(rank: int, world: int) -> Result:
-    """In every mode. Without us such a rank has reduced some gradients; with us none, so that it can go on."""
-    return _one_rank_leaves_batches_out(rank, world, "backward")
+class FailsOnMarked(torch.nn.Module):
+    """A kernel that does not exist in BF16 for the data that only some batches have."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.kernel, self.inner = Half(where, torch.bfloat16), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner: torch.Tensor = self.inner(x)
+        out: torch.Tensor = self.kernel(inner) if bool(x[0, 0] > 50) else inner
+        return out
 
 
-def leaves_out_a_batch_after_a_look_at_its_loss(rank: int, world: int) -> Result:
-    """Nothing fails; its backward pass is never asked for."""
-    return _one_rank_leaves_batches_out(rank, world, "loss")
+def model_that_fails_on_marked(where: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(FailsOnMarked(where), torch.nn.Linear(WIDTH, 1))
+
+
+def marked(number: int, *, mark: bool) -> torch.Tensor:
+    """A batch for :class:`FailsOnMarked`."""
+    found = batch(number)
+    found[0, 0] = 100.0 if mark else 0.0
+    return found
+
+
+def a_later_micro_batch_fails_on_one_rank(rank: int, world: int) -> Result:
+    """The second of three, on rank 1: the first is left out of the step on every rank."""
+
+    def data(step: int, micro: int, of_rank: int) -> torch.Tensor:
+        return marked((step * 3 + micro) * world + of_rank, mark=micro == 1 and of_rank == 1)
+
+    found: Result = {}
+    for where in ("forward", "backward"):
+        model = model_that_fails_on_marked(where)
+        config = ExtendedFP16Config(
+            precision_mode=PrecisionMode.MIXED_BF16, use_ddp=True, gradient_accumulation_steps=3
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+        trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
+        while trainer.step < 4:
+            for micro in range(3):
+                trainer.backward_and_step(trainer.training_step(data(trainer.step, micro, rank), loss_of))
+        trainer.drain()
+        plain = model_that_fails_on_marked(where)
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, fused=True)
+        for step in range(4):
+            micros, ranks = range(0 if step else 1, 3), range(world)
+            losses = [loss_of(plain, data(step, micro, of_rank)) for micro in micros for of_rank in ranks]
+            torch.autograd.backward(torch.stack(losses).mean())
+            optimizer.step()
+            optimizer.zero_grad()
+        pairs = zip(model.parameters(), plain.parameters(), strict=True)
+        found[where] = {
+            "mode": trainer.mode.wire,
+            "as the rest": all(torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6) for ours, theirs in pairs),
+        }
+    return found
 
 
 def validates_with_gradients(rank: int, world: int) -> Result:

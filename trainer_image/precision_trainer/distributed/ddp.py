@@ -210,13 +210,20 @@ def _hide(module: _WithTelemetry) -> None:
 
 
 @contextlib.contextmanager
-def unsearched(wrapped: DistributedDataParallel) -> Iterator[None]:
-    """A forward pass after which DDP looks for no unused parameters, since it reduces nothing there."""
+def alone(wrapped: DistributedDataParallel) -> Iterator[None]:
+    """A forward pass without another rank: DDP broadcasts no buffers before it, and looks for no unused parameters after."""
     searches, wrapped.find_unused_parameters = wrapped.find_unused_parameters, False
+    syncs, wrapped.require_forward_param_sync = wrapped.require_forward_param_sync, False
     try:
         yield
     finally:
-        wrapped.find_unused_parameters = searches
+        wrapped.find_unused_parameters, wrapped.require_forward_param_sync = searches, syncs
+
+
+def sync_buffers(wrapped: DistributedDataParallel) -> None:
+    """What DDP does before a forward pass, by itself: rank 0's buffers go to all ranks, where that was asked for."""
+    if wrapped.will_sync_module_buffers():  # type: ignore[no-untyped-call]
+        wrapped._sync_buffers()  # type: ignore[no-untyped-call]
 
 
 class OwnStep:

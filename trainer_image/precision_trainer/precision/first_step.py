@@ -1,76 +1,121 @@
-"""The first micro-batch in a mode, carried out on one rank: forward, backward, and the way back (see preflight.py)."""
+"""The first step in a mode, carried out on one rank: forward, backward, and the way back (see preflight.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
+from ..distributed import ddp
 from .mode_control import ModeControl
 from .preflight import LastEntered, Trial, guarded
+
+if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
 
 Forward = Callable[[], torch.Tensor]
 Backward = Callable[[torch.Tensor], torch.Tensor]
 
 
-class FirstMicroBatch:
-    """Computes it without DDP's reduction, and where the mode fails, once more in the mode before.
+class FirstStep:
+    """Computes its micro-batches without DDP's reduction, and one that fails in the mode once more in the mode before.
 
     A batch that fails there too is to blame itself: the loop that catches its error goes on, and the mode is tried again.
+    Micro-batches that were computed in a mode that failed later in the step are left out of its gradients.
 
     A loop may also leave a batch out on one rank alone, after an error or a loss that is not finite. Then the ranks that
     meet are not in the same pass: they finish the step without another meeting, and try the mode again in the next one.
     """
 
-    def __init__(self, model: torch.nn.Module, modes: ModeControl, device: torch.device, *, together: bool) -> None:
-        """For ``model``; ``together``: ranks of a process group decide it with each other."""
-        self._model, self._modes, self._device, self._together = model, modes, device, together
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        modes: ModeControl,
+        device: torch.device,
+        *,
+        wrapped: DistributedDataParallel | None = None,
+        micro_batches: int = 1,
+    ) -> None:
+        """For ``model``, a step of which has ``micro_batches``; ``wrapped`` in DDP, the ranks decide it with each other."""
+        self._model, self._modes, self._device, self._wrapped = model, modes, device, wrapped
+        self._together = wrapped is not None
+        self._micro_batches = micro_batches
         self._compute: Forward | None = None
         self._apart = -1
         """The step that the ranks finish without another meeting; gradients are reduced after it, as after a trial."""
+        self._left_out = 0
+        """Micro-batches of this step whose gradients were dropped."""
+        self._synced = -1
+        """The step before which DDP's buffers were broadcast here."""
 
     @property
     def pending(self) -> bool:
-        """Its forward pass was computed, its backward pass was not."""
+        """Its forward pass was computed here, its backward pass was not, and is to be computed here too."""
         return self._compute is not None
 
     def due(self, step: int) -> bool:
-        """Whether the first micro-batch of ``step`` is to be computed here."""
+        """Whether the next micro-batch of ``step`` is to be computed here."""
         return self._modes.trial is not None or self._apart == step
 
-    def forward(self, compute: Forward, *, step: int) -> torch.Tensor:
-        """The loss, by ``compute``: the forward pass in the mode in force, of which DDP's reducer knows nothing."""
+    def end(self) -> None:
+        """The step's last micro-batch was computed. Gradients of which some were left out become a mean again."""
+        if self._left_out:
+            weight = self._micro_batches / (self._micro_batches - self._left_out)
+            self._left_out = 0
+            torch._foreach_mul_([p.grad for p in self._model.parameters() if p.grad is not None], weight)
+
+    def forward(self, compute: Forward, *, step: int, micro: int, whole: bool = True) -> torch.Tensor:
+        """The loss, by ``compute``: the forward pass in the mode in force, of which DDP's reducer knows nothing.
+
+        Args:
+            compute: the forward pass of the micro-batch.
+            step: the step's number.
+            micro: the micro-batch's number in it.
+            whole: the backward pass is computed here as well; else DDP computes it, and the mode is proven without it.
+        """
         self._compute = None
         trial = self._modes.trial
         if trial is not None and self._apart != step:
+            if self._wrapped is not None and whole and self._synced != step:
+                # Not in the forward pass, where ranks would wait for one that failed in it.
+                self._synced = step
+                ddp.sync_buffers(self._wrapped)
             trial.remember(self._model, self._device)
-            tried = guarded(compute, self._model, "forward", together=self._together)
+            tried = guarded(compute, self._model, "forward", micro=micro, together=self._together)
             if tried.apart:
                 self._apart = step
             elif tried.failed:
                 reasons = tried.failed
                 del tried  # the graph: there need not be memory for a second one
-                return self._failed_forward(trial, compute, reasons, step)
+                return self._failed_forward(trial, compute, reasons, step=step, micro=micro, whole=whole)
+            elif not whole:
+                self._modes.prove()
             if tried.result is not None:
-                self._compute = compute
+                self._compute = compute if whole else None
                 return tried.result
             trial.restore()
         loss = compute()
-        self._compute = compute
+        self._compute = compute if whole else None
         return loss
 
-    def _failed_forward(self, trial: Trial, compute: Forward, reasons: list[str], step: int) -> torch.Tensor:
-        loss = self._before(trial, compute, reasons, "forward", step)
-        if loss is not None and not self._together:
-            return loss
+    def _failed_forward(
+        self, trial: Trial, compute: Forward, reasons: list[str], *, step: int, micro: int, whole: bool
+    ) -> torch.Tensor:
+        loss = self._before(trial, compute, reasons, "forward", step=step, micro=micro)
         if loss is None:
             trial.restore()
             loss = compute()
-        self._compute = compute
+        else:
+            if micro:
+                self._drop(micro)
+            if not self._together:
+                return loss
+        self._compute = compute if whole else None
         return loss
 
     def _before(
-        self, trial: Trial, compute: Forward, reasons: list[str], direction: str, step: int
+        self, trial: Trial, compute: Forward, reasons: list[str], direction: str, *, step: int, micro: int
     ) -> torch.Tensor | None:
         """What ``compute`` comes to in a mode before; the one that was tried is refused.
 
@@ -80,37 +125,43 @@ class FirstMicroBatch:
         if self._together:
             self._apart = step
         while True:
-            self._undo(trial, direction)
+            self._undo(trial, direction, micro)
             with self._modes.before(trial, failed) as mode:
                 if mode in failed:
                     return None
-                found = guarded(compute, self._model, direction, together=self._together)
+                found = guarded(compute, self._model, direction, micro=micro, together=self._together)
             if found.result is not None and not found.failed:
                 self._modes.refuse(trial, reasons, step, failed)
                 return found.result
             failed.add(mode)
             del found
 
-    def _where(self, trial: Trial, compute: Forward) -> list[str]:
+    def _where(self, trial: Trial, compute: Forward, micro: int) -> list[str]:
         """What failed in the backward pass, with its layer: forward and backward once more; empty if nothing fails now."""
-        self._undo(trial, "backward")
+        self._undo(trial, "backward", micro)
         with LastEntered(self._model) as entered:
-            found = guarded(compute, self._model, "backward", together=self._together, entered=entered)
+            found = guarded(compute, self._model, "backward", micro=micro, together=self._together, entered=entered)
         return found.failed
 
-    def _undo(self, trial: Trial, direction: str) -> None:
+    def _undo(self, trial: Trial, direction: str, micro: int) -> None:
         if direction == "backward":
-            for parameter in self._model.parameters():
-                parameter.grad = None
+            self._drop(micro)
         trial.restore()
 
-    def backward(self, loss: torch.Tensor, run: Backward, *, step: int) -> torch.Tensor:
+    def _drop(self, micro: int) -> None:
+        """Drop the gradients of this micro-batch, and of those before it: they are scaled for a mode that failed."""
+        self._left_out = micro
+        for parameter in self._model.parameters():
+            parameter.grad = None
+
+    def backward(self, loss: torch.Tensor, run: Backward, *, step: int, micro: int) -> torch.Tensor:
         """Backward of the micro-batch that :meth:`forward` began, on this rank alone.
 
         Args:
             loss: what :meth:`forward` returned.
             run: the backward pass of a loss in the mode in force; returns the loss.
             step: the step's number.
+            micro: the micro-batch's number in it.
 
         Returns:
             The loss whose backward pass was computed.
@@ -120,18 +171,19 @@ class FirstMicroBatch:
         trial = self._modes.trial
         if trial is None or self._apart == step:
             return run(loss)
-        tried = guarded(lambda: run(loss), self._model, "backward", together=self._together)
+        tried = guarded(lambda: run(loss), self._model, "backward", micro=micro, together=self._together)
         if tried.apart:
             self._apart = step
             if tried.result is not None:
                 return loss
         elif not tried.failed:
-            self._modes.prove()
+            if micro + 1 == self._micro_batches:
+                self._modes.prove()
             return loss
         else:
-            reasons = self._where(trial, lambda: run(compute())) or tried.failed
-            again = self._before(trial, lambda: run(compute()), reasons, "backward", step)
+            reasons = self._where(trial, lambda: run(compute()), micro) or tried.failed
+            again = self._before(trial, lambda: run(compute()), reasons, "backward", step=step, micro=micro)
             if again is not None:
                 return again
-        self._undo(trial, "backward")
+        self._undo(trial, "backward", micro)
         return run(compute())

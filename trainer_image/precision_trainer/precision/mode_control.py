@@ -37,7 +37,7 @@ class ModeControl:
         self.declined = 0
         """Highest generation of a request that was refused."""
         self.trial: Trial | None = None
-        """Set while the mode in force has yet to be proven, by the first micro-batch in it."""
+        """Set while the mode in force has yet to be proven, by the first step in it."""
         self._scaler, self._sentinel, self._log, self._rank = scaler, sentinel, log, rank
         self._proven = set(proven)
         self._failed: set[PrecisionMode] = set()
@@ -53,7 +53,7 @@ class ModeControl:
 
     @property
     def proven(self) -> bool:
-        """A micro-batch was computed in the mode in force, or there is no other to go back to."""
+        """A step was computed in the mode in force, or there is no other to go back to."""
         return self.trial is None
 
     def failed(self, mode: PrecisionMode) -> bool:
@@ -61,7 +61,7 @@ class ModeControl:
         return mode in self._failed
 
     def prove(self) -> None:
-        """A micro-batch was computed in the mode in force, on all ranks."""
+        """A step was computed in the mode in force, on all ranks."""
         self._proven.add(self.mode)
         self.trial = None
 

@@ -1,9 +1,9 @@
-"""The first micro-batch in a mode that never ran in this process: all ranks prove the mode, or leave it together.
+"""The first step in a mode that never ran in this process: all ranks prove the mode, or leave it together.
 
 A model may fail in a mode: a kernel that does not exist for it, a type that does not fit, memory. That must not end
-training, nor a restart under the same request. So this micro-batch is computed without DDP's reduction. The ranks tell each
-other after its forward and after its backward pass whether they failed. If one did, all compute it once more in the mode
-before. That is the one case in which a loss is computed again: otherwise training would end.
+training, nor a restart under the same request. So this step is computed without DDP's reduction. The ranks tell each other
+after the forward and after the backward pass of each micro-batch whether they failed. If one did, all compute it once more
+in the mode before. That is the one case in which a loss is computed again: otherwise training would end.
 """
 
 from __future__ import annotations
@@ -121,10 +121,11 @@ def guarded(
     model: torch.nn.Module,
     direction: str,
     *,
+    micro: int,
     together: bool,
     entered: LastEntered | None = None,
 ) -> Pass[Result]:
-    """Compute one pass of the micro-batch. A collective where the ranks train ``together``."""
+    """Compute one pass of micro-batch ``micro``. A collective where the ranks train ``together``."""
     result: Result | None = None
     failed: str | None = None
     try:
@@ -133,9 +134,10 @@ def guarded(
         failed = what_failed(model, error, direction, entered)
     if not together:
         return Pass(result, [] if failed is None else [failed])
-    everyone = ddp.exchange({"pass": direction, "failed": failed})
+    this_pass = f"{direction} {micro}"
+    everyone = ddp.exchange({"pass": this_pass, "failed": failed})
     reasons = [f"rank {rank}: {one['failed']}" for rank, one in enumerate(everyone) if one["failed"] is not None]
-    return Pass(result, reasons, apart=any(one["pass"] != direction for one in everyone))
+    return Pass(result, reasons, apart=any(one["pass"] != this_pass for one in everyone))
 
 
 def reduce(model: torch.nn.Module, message: torch.Tensor) -> torch.Tensor:

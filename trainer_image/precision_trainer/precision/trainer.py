@@ -36,11 +36,11 @@ from ..step.steps import Boundary, ModeChange, Sent
 from ..step.update import NORM_EVERY_STEPS, GradientUpdate
 from ..values.config import ExtendedFP16Config
 from ..values.logs import JsonLog
-from ..values.modes import HOT, PrecisionMode
+from ..values.modes import PrecisionMode
 from ..values.request import PrecisionRequest
 from . import compiled, preflight, single_file
 from .boundary import Boundaries
-from .first_step import FirstMicroBatch
+from .first_step import FirstStep
 from .mode_control import ModeControl
 from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode, tf32_in_force
 
@@ -153,7 +153,15 @@ class ExtendedFP16Trainer:
         # Where a record is read before the next backward pass, a bad step can still be measured then.
         self._norm_every = NORM_EVERY_STEPS if self._channel.delay == 1 else 1
         self._replay: Replay | None = None
-        self._first = FirstMicroBatch(model, self.modes, self.device, together=self._ddp is not None)
+        self._first = FirstStep(
+            model,
+            self.modes,
+            self.device,
+            wrapped=self._ddp,
+            micro_batches=self.config.gradient_accumulation_steps,
+        )
+        # DDP takes its first backward pass for the one that all others are like: it cannot be a trial.
+        self._graph_unknown = self.config.static_graph
         self._probing = False
 
     @property
@@ -162,11 +170,8 @@ class ExtendedFP16Trainer:
         return self._ddp if self._ddp is not None else self.model
 
     def _untried(self, mode: PrecisionMode) -> tuple[PrecisionMode, ...]:
-        """Modes that need no trial: there is nothing to go back to from them, or nothing could be tried."""
-        # DDP takes its first backward pass for the one that all others are like, and broadcasts buffers in a forward pass
-        # that may fail on one rank alone.
-        of_ddp = HOT if self.config.static_graph or self.config.broadcast_buffers else ()
-        return (*of_ddp, *((mode,) if mode is PrecisionMode.FP32 or self.cold is not None else ()))
+        """Modes that need no trial, since there is nothing to go back to from them."""
+        return (mode,) if mode is PrecisionMode.FP32 or self.cold is not None else ()
 
     # --- the mode -----------------------------------------------------------------------------------------------------
 
@@ -274,8 +279,14 @@ class ExtendedFP16Trainer:
                 self._replay = Replay(replay_fn, batch, whole_step=self._micro_step == 0)
             if self.modes.trial is None:
                 self._probing = self.sentinel.begin_probe(self.mode)
-        if not self._micro_step and self._first.due(self.step):
-            loss = self._first.forward(lambda: self._forward_alone(batch, loss_fn), step=self.step)
+        if self._first.due(self.step):
+            whole = not self._graph_unknown
+            loss = self._first.forward(
+                lambda: self._forward_alone(batch, loss_fn) if whole else self._forward(batch, loss_fn, reduces=True),
+                step=self.step,
+                micro=self._micro_step,
+                whole=whole,
+            )
         else:
             loss = self._forward(batch, loss_fn, reduces=last)
         if not isinstance(loss, torch.Tensor):
@@ -305,7 +316,7 @@ class ExtendedFP16Trainer:
         if self._ddp is None:
             return self._forward(batch, loss_fn, reduces=False)
         compat.forget_forward(self._ddp)
-        with ddp.unsearched(self._ddp):
+        with ddp.alone(self._ddp):
             return self._forward(batch, loss_fn, reduces=False)
 
     def _backward_alone(self, loss: torch.Tensor) -> torch.Tensor:
@@ -337,7 +348,7 @@ class ExtendedFP16Trainer:
         steps = self.config.gradient_accumulation_steps
         done = self._first.pending
         if done:
-            loss = self._first.backward(loss, self._backward_alone, step=self.step)
+            loss = self._first.backward(loss, self._backward_alone, step=self.step, micro=self._micro_step)
         part = self._part(loss)
         seen = part.detach()
         # Kept once the backward pass is done: a loop may catch its error, and give the next batch in this one's place.
@@ -361,8 +372,10 @@ class ExtendedFP16Trainer:
         if self._ddp is None:  # the message of a single process is its own mean
             if not done:
                 torch.autograd.backward(part, root)
+            self._first.end()
             mean = [total] if self._channel.quiet else [header, total]
         elif done:
+            self._first.end()
             mean = [preflight.reduce(self.model, torch.cat((header, total.reshape(1))))]
             compat.forget_forward(self._ddp)  # it has noted which parameters were used, for a reduction of its own
         else:
@@ -370,6 +383,7 @@ class ExtendedFP16Trainer:
             telemetry.grad = None
             torch.autograd.backward((part, telemetry), (root, torch.cat((header, total.reshape(1)))))
             assert telemetry.grad is not None
+            self._graph_unknown = False
             mean = [telemetry.grad]
         self._loss_sum = None
         self._update(mean)
