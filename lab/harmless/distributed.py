@@ -128,12 +128,22 @@ def _contrast(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
 
 
-@case("two ranks, AdamW, all ranks' samples in the loss, BF16", shape="CLIP", ranks=2)
-def clip(start: Start) -> Iterator[float]:
+def _clip(start: Start, *, replay: bool) -> Iterator[float]:
     model = _TwoTowers()
-    loop = start(model, torch.optim.AdamW(model.parameters(), lr=1e-2), Setting(mode=PrecisionMode.MIXED_BF16))
+    setting = Setting(mode=PrecisionMode.MIXED_BF16, replay=replay)
+    loop = start(model, torch.optim.AdamW(model.parameters(), lr=1e-2), setting)
     for step in range(2 * STEPS):
         yield loop.step(_batch(step), _contrast)
+
+
+@case("two ranks, AdamW, all ranks' samples in the loss, BF16", shape="CLIP", ranks=2)
+def clip(start: Start) -> Iterator[float]:
+    yield from _clip(start, replay=False)
+
+
+@case("two ranks, AdamW, all ranks' samples in a loss that is called pure, BF16", shape="CLIP", ranks=2)
+def clip_called_pure(start: Start) -> Iterator[float]:
+    yield from _clip(start, replay=True)
 
 
 class _Summed(torch.autograd.Function):
@@ -165,12 +175,21 @@ class _SyncBatchNorm(nn.Module):
         return normed
 
 
-@case("two ranks, Adam, collectives in forward and backward", shape="synchronized batch norm", ranks=2)
-def synchronized_batch_norm(start: Start) -> Iterator[float]:
+def _synchronized(start: Start, setting: Setting) -> Iterator[float]:
     model = nn.Sequential(nn.Linear(WIDTH, 16), _SyncBatchNorm(), nn.ReLU(), nn.Linear(16, 1))
-    loop = start(model, torch.optim.Adam(model.parameters(), lr=1e-2))
+    loop = start(model, torch.optim.Adam(model.parameters(), lr=1e-2), setting)
     for step in range(2 * STEPS):
         yield loop.step(_batch(step), _square)
+
+
+@case("two ranks, Adam, collectives in forward and backward", shape="synchronized batch norm", ranks=2)
+def synchronized_batch_norm(start: Start) -> Iterator[float]:
+    yield from _synchronized(start, Setting())
+
+
+@case("two ranks, Adam, the same in BF16, in a loss that is called pure", shape="synchronized batch norm", ranks=2)
+def synchronized_batch_norm_called_pure(start: Start) -> Iterator[float]:
+    yield from _synchronized(start, Setting(mode=PrecisionMode.MIXED_BF16, replay=True))
 
 
 @dataclass
@@ -190,19 +209,34 @@ class _Experts(nn.Module):
         return _Output(self.experts[number](x), number)
 
 
+def _mixture(start: Start, setting: Setting, *, larger: float = 1.0) -> Iterator[float]:
+    model = _Experts()
+    loop = start(model, torch.optim.Adam(model.parameters(), lr=1e-2), setting)
+
+    def loss_of(net: nn.Module, batch: tuple[torch.Tensor, int]) -> torch.Tensor:
+        found: _Output = net(*batch)
+        return found.logits.float().square().mean()
+
+    for step in range(STEPS):
+        inputs = _batch(step) * (larger if dist.get_rank() else 1.0)
+        yield loop.step((inputs, (step + dist.get_rank()) % 3), loss_of)
+
+
 @case(
     "two ranks, Adam, experts unused on some ranks, an object as output", shape="mixture of experts with DDP", ranks=2
 )
 def ddp_experts(start: Start) -> Iterator[float]:
-    model = _Experts()
-    loop = start(model, torch.optim.Adam(model.parameters(), lr=1e-2), Setting(find_unused_parameters=True))
+    yield from _mixture(start, Setting(find_unused_parameters=True))
 
-    def loss_of(net: nn.Module, batch: tuple[torch.Tensor, int]) -> torch.Tensor:
-        found: _Output = net(*batch)
-        return found.logits.square().mean()
 
-    for step in range(STEPS):
-        yield loop.step((_batch(step), (step + dist.get_rank()) % 3), loss_of)
+@case(
+    "two ranks, Adam, experts unused on some ranks, FP16 that overflows on one rank",
+    shape="mixture of experts with DDP",
+    ranks=2,
+)
+def ddp_experts_fp16(start: Start) -> Iterator[float]:
+    setting = Setting(mode=PrecisionMode.MIXED_FP16, loss_scale=2.0**20, find_unused_parameters=True, replay=True)
+    yield from _mixture(start, setting, larger=100.0)
 
 
 @case("two ranks, AdamW, a static graph, activation checkpointing", shape="DDP with checkpointing", ranks=2)

@@ -54,6 +54,15 @@ def dcgan_bf16(start: Start) -> Iterator[float]:
     yield from _adversaries(start, _generator(), _judge(), Setting(mode=PrecisionMode.MIXED_BF16))
 
 
+@case(
+    "generative, Adam, two networks, each with its own loss scale, FP16 that overflows", shape="dcgan with GradScaler"
+)
+def dcgan_fp16(start: Start) -> Iterator[float]:
+    # Plain PyTorch has a scaler for each network here too.
+    setting = Setting(mode=PrecisionMode.MIXED_FP16, loss_scale=2.0**22)
+    yield from _adversaries(start, _generator(), _judge(), setting)
+
+
 @case("generative, Adam, spectral norm: its buffers advance with every forward pass", shape="SN-GAN")
 def spectral_gan(start: Start) -> Iterator[float]:
     judge = _judge(normed=False)

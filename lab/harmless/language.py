@@ -98,28 +98,55 @@ def transformer_language_model(start: Start) -> Iterator[float]:
         yield loop.step(_text(step), next_token)
 
 
+@torch.library.custom_op("harmless::attention", mutates_args=())
+def _half_only(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Causal attention that refuses FP32, as the kernels of flash-attn do. torch itself has none such for a CPU."""
+    if query.dtype not in (torch.float16, torch.bfloat16):
+        raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True).contiguous()
+
+
+def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _half_only_backward(ctx: torch.autograd.function.FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    saved: tuple[torch.Tensor, ...] = ctx.saved_tensors  # type: ignore[attr-defined]
+    with torch.enable_grad():
+        inputs = [tensor.detach().requires_grad_() for tensor in saved]
+        out = F.scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], is_causal=True)
+    return torch.autograd.grad(out, inputs, gradient)
+
+
+torch.library.register_autograd("harmless::attention", _half_only_backward, setup_context=_keep)
+
+
 class _Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, half_only: bool) -> None:
         super().__init__()
+        self._half_only = half_only
         self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.attention, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         heads = self.attention(self.before(x)).unflatten(2, (3, 2, -1)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+        if self._half_only:
+            mixed = torch.ops.harmless.attention(heads[0], heads[1], heads[2])
+        else:
+            mixed = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         y: torch.Tensor = x + self.mlp(self.between(x))
         return y
 
 
 class GPT(nn.Module):
-    """Two blocks; ``recompute``: activation checkpointing, reentrant or not."""
+    """Two blocks; ``recompute``: activation checkpointing, reentrant or not; ``half_only``: attention that has no FP32."""
 
-    def __init__(self, recompute: bool | None = None) -> None:
+    def __init__(self, recompute: bool | None = None, *, half_only: bool = False) -> None:
         super().__init__()
         self.embed, self.places = nn.Embedding(TOKENS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(_Block() for _ in range(2))
+        self.blocks = nn.ModuleList(_Block(half_only=half_only) for _ in range(2))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, TOKENS, bias=False)
         self.embed.weight = self.head.weight
         self._reentrant = recompute
@@ -150,6 +177,14 @@ def nano_gpt(start: Start) -> Iterator[float]:
             group["lr"] = 1e-3 * min(1.0, (step + 1) / 4)
         for micro in range(4):
             yield loop.step(_text(4 * step + micro), next_token)
+
+
+@case("language, AdamW fused, an attention that only runs in 16 bits, clipped, BF16", shape="nanoGPT with flash-attn")
+def half_only_attention(start: Start) -> Iterator[float]:
+    model = GPT(half_only=True)
+    loop = start(model, decayed(model), Setting(mode=_BF16, max_grad_norm=1.0, replay=True))
+    for step in range(2 * STEPS):
+        yield loop.step(_text(step), next_token)
 
 
 @case("language, AdamW, activation checkpointing without reentrance, FP16 with loss scaling", shape="minGPT")

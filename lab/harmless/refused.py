@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -38,6 +40,26 @@ def lbfgs(start: Start) -> object:
     """Neural style transfer and time_sequence_prediction use it."""
     model = nn.Linear(8, 8)
     return start(model, torch.optim.LBFGS(model.parameters()))
+
+
+class _Sam(torch.optim.SGD):
+    """Sharpness-aware minimisation in the usual shape: up to where the loss is worst nearby, and down from there."""
+
+    def first_step(self) -> None:
+        """Up."""
+
+    def second_step(self) -> None:
+        """Down."""
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Both."""
+        assert closure is not None, "Sharpness Aware Minimization requires closure, but it was not provided"
+
+
+@refusal()
+def sharpness_aware(start: Start) -> object:
+    model = nn.Linear(8, 8)
+    return start(model, _Sam(model.parameters(), lr=0.1))
 
 
 @refusal()

@@ -200,6 +200,26 @@ def test_a_gan_with_two_trainers_trains_both_networks_as_by_hand() -> None:
     )
 
 
+def test_an_overflow_in_one_network_leaves_the_other_one_and_its_scale_alone() -> None:
+    networks = _networks()
+    generator, discriminator = networks
+    trainers = []
+    for network in networks:
+        settings = ExtendedFP16Config(precision_mode=PrecisionMode.MIXED_FP16, loss_scale=1024.0, max_grad_norm=0.0)
+        optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+        trainers.append(ExtendedFP16Trainer(network, optimizer, settings, allow_cpu=True))
+    makes, judges = trainers
+    before = [[parameter.clone() for parameter in network.parameters()] for network in networks]
+    noise, real = _noise(0)
+    fake = generator(noise).detach()
+    judges.backward_and_step(judges.training_step((real, fake), lambda d, pair: _judged(d, pair[0], real=True)))
+    loss = makes.training_step(noise, lambda g, batch: _judged(discriminator, g(batch), real=True))
+    makes.backward_and_step(loss * float("inf"))
+    assert all(map(torch.equal, before[0], generator.parameters()))
+    assert not any(map(torch.equal, before[1], discriminator.parameters()))
+    assert [float(trainer.scaler.scale_value) for trainer in trainers] == [512.0, 1024.0]
+
+
 @pytest.fixture
 def group_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

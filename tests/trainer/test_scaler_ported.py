@@ -125,12 +125,16 @@ def test_a_loaded_state_brings_the_scale_and_leaves_the_settings() -> None:
     assert float(loaded.scale_value) == 21.0  # its own factor and interval
 
 
-def test_a_pickled_scaler_goes_on_where_it_was() -> None:
-    scaler = LossScaler(_config(interval=2), _CPU)
+def test_a_pickled_scaler_goes_on_where_it_was_with_its_own_settings() -> None:
+    scaler = LossScaler(_config(scale=3.0, growth=4.0, backoff=0.25, interval=2), _CPU)
     scaler.update(torch.tensor(0.0))
     again: LossScaler = pickle.loads(pickle.dumps(scaler))
-    again.update(torch.tensor(0.0))
-    assert float(again.scale_value) == 2 * START
+    assert float(again.scale(torch.tensor(4.0))) == 12.0
+    seen = []
+    for found in (0.0, 1.0):
+        again.update(torch.tensor(found))
+        seen.append(float(again.scale_value))
+    assert seen == [12.0, 3.0]
 
 
 # --- a training of four steps, one of which overflows -----------------------------------------------------------------
@@ -180,6 +184,34 @@ def test_fp16_training_equals_autocast_with_torchs_scaler_bit_for_bit(make: Make
     assert float(trainer.scaler.scale_value) == torchs.get_scale() == START * 2**3 * 0.5
 
 
+def test_a_scaler_that_is_pickled_after_every_step_scales_as_one_that_is_not() -> None:
+    pair, twin = _Pair(), _Pair()
+    updates = _Update(pair), _Update(twin)
+    for number, batch in enumerate(pair.data):
+        for update in updates:
+            update.scaler.scale(_loss(update.pair.scaled, batch)).backward()
+            update.step(number)
+        updates[1].scaler = pickle.loads(pickle.dumps(updates[1].scaler))
+    assert all(map(torch.equal, pair.scaled.parameters(), twin.scaled.parameters()))
+    assert float(updates[1].scaler.scale_value) == START * 2**3 * 0.5
+
+
+def test_fp16_training_comes_close_to_fp32_training_that_leaves_the_overflow_out() -> None:
+    pair = _Pair()
+    trainer = ExtendedFP16Trainer(pair.scaled, pair.scaled_optimizer, _config(), allow_cpu=True)
+    steps = iter(range(len(pair.data)))
+    last = pair.scaled[1]
+    assert isinstance(last, nn.Linear)
+    last.weight.register_hook(lambda gradient: gradient.fill_(float("inf")) if next(steps) == BAD_STEP else gradient)
+    for step, batch in enumerate(pair.data):
+        pair.control_optimizer.zero_grad()
+        _loss(pair.control, batch).backward()
+        if step != BAD_STEP:
+            pair.control_optimizer.step()
+        trainer.backward_and_step(trainer.training_step(batch, _loss))
+    pair.assert_close(1e-3)
+
+
 def test_a_trainer_that_is_not_enabled_scales_nothing() -> None:
     pair = _Pair()
     config = ExtendedFP16Config(enabled=False, max_grad_norm=0.0, loss_scale=START)
@@ -193,18 +225,35 @@ def test_a_trainer_that_is_not_enabled_scales_nothing() -> None:
     assert trainer.get_stats()["current_scale"] == 1.0
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
-@pytest.mark.parametrize("amsgrad", [False, True])
+_ADAM_OPTIONS: list[dict[str, object]] = [
+    {},
+    {"amsgrad": True},
+    {"weight_decay": 0.1, "maximize": True},
+    {"lr": torch.tensor(0.1)},
+]
+_FUSED: list[tuple[Callable[..., torch.optim.Optimizer], dict[str, object]]] = [
+    (torch.optim.SGD, {"momentum": 0.9}),
+    (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    (torch.optim.Adagrad, {"weight_decay": 0.1}),
+    *((kind, options) for kind in (torch.optim.Adam, torch.optim.AdamW) for options in _ADAM_OPTIONS),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), _FUSED)
 def test_a_fused_kernel_comes_to_what_the_one_that_is_not_fused_does(
-    kind: type[torch.optim.Adam], amsgrad: bool
+    kind: Callable[..., torch.optim.Optimizer], options: dict[str, object]
 ) -> None:
     pair = _Pair()
+    runs = []
     for model, fused in ((pair.control, False), (pair.scaled, True)):
-        optimizer = kind(model.parameters(), lr=0.1, amsgrad=amsgrad, fused=fused)
-        trainer = ExtendedFP16Trainer(model, optimizer, _config(), allow_cpu=True)
-        for batch in pair.data:
+        optimizer = kind(model.parameters(), fused=fused, **{"lr": 0.1, **options})
+        runs.append(ExtendedFP16Trainer(model, optimizer, _config(), allow_cpu=True))
+    for batch in pair.data:
+        for trainer in runs:
             trainer.backward_and_step(trainer.training_step(batch, _loss))
-    pair.assert_close(1e-5)
+        pair.assert_close(1e-5)
+        states = [trainer.optimizer.state_dict()["state"] for trainer in runs]
+        torch.testing.assert_close(*states, atol=1e-5, rtol=1e-5)
 
 
 class _Update:
@@ -296,10 +345,21 @@ def test_two_optimizers_may_share_a_scale_and_skip_each_by_itself() -> None:
 
 
 @pytest.mark.parametrize("how", ["forloop", "foreach", "fused"])
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
-def test_gradients_that_are_broken_after_unscaling_reach_the_weights(kind: type[torch.optim.Adam], how: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.SGD, {}),
+        (torch.optim.Adam, {}),
+        (torch.optim.Adam, {"amsgrad": True, "maximize": True}),
+        (torch.optim.AdamW, {}),
+        (torch.optim.AdamW, {"weight_decay": 0.1}),
+    ],
+)
+def test_gradients_that_are_broken_after_unscaling_reach_the_weights(
+    kind: Callable[..., torch.optim.Optimizer], options: dict[str, object], how: str
+) -> None:
     pair = _Pair()
-    optimizer = kind(pair.scaled.parameters(), foreach=how == "foreach", fused=how == "fused")
+    optimizer = kind(pair.scaled.parameters(), lr=0.1, foreach=how == "foreach", fused=how == "fused", **options)
     trainer = ExtendedFP16Trainer(pair.scaled, optimizer, _config(), allow_cpu=True)
 
     def break_all(*_: object) -> None:
@@ -335,6 +395,22 @@ def test_an_optimizer_that_reads_found_inf_is_given_it_with_gradients_that_are_u
     assert grad_scale is None
     assert isinstance(found_inf, torch.Tensor)
     assert not {"grad_scale", "found_inf"} & vars(optimizer).keys()
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_gradient_scale_that_a_script_sets_on_its_optimizer_divides_once_more_for_one_step(on_device: bool) -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.Adam([weight], lr=1.0, fused=True)
+    update = GradientUpdate(optimizer, 0.0, device=_CPU)
+    update.on_device = on_device
+    seen: list[float] = []
+    optimizer.register_step_post_hook(lambda *_: seen.append(float(weight.grad)) if weight.grad is not None else None)
+    vars(optimizer)["grad_scale"] = torch.tensor([3.0])
+    for _ in range(2):
+        weight.grad = torch.full((1,), 15.0)
+        update(LossScaler(_config(scale=5.0), _CPU), measure=False)
+    assert seen == [1.0, 3.0]
+    assert "grad_scale" not in vars(optimizer)
 
 
 def test_fp16_gradients_and_sparse_ones_are_refused_before_the_first_step() -> None:

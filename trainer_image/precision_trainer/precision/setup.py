@@ -139,6 +139,8 @@ def _is_fsdp(module: torch.nn.Module) -> bool:
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    if all(callable(getattr(optimizer, name, None)) for name in ("first_step", "second_step")):
+        return True  # SAM: step() asserts its closure, and has a default for it
     try:
         parameters = inspect.signature(optimizer.step).parameters
     except (TypeError, ValueError):  # written in C, or without a signature: it is asked in the first step

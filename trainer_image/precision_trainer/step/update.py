@@ -152,19 +152,23 @@ class GradientUpdate:
         torch._foreach_mul_(gradients, self._coefficient)
 
     def _step(self, parameters: list[torch.Tensor]) -> None:
+        # vars(): the attributes that follow are not declared on Optimizer.
+        told = vars(self._optimizer)
         if not self.on_device or self._first_momentum(parameters):
             self._zeroed = not self._found_inf.tolist()
             if self._zeroed:
                 take_step(self._optimizer)
+            told.pop("grad_scale", None)
             return
         self._zeroed = False
         # The contract between torch.amp and fused optimizers: the kernel reads found_inf and rolls its own step count back.
-        # Gradients are unscaled already, hence no grad_scale. vars(): the attributes are not declared on Optimizer.
-        vars(self._optimizer).update(grad_scale=None, found_inf=self._found_inf)
+        # Gradients are unscaled already, so that a grad_scale is the script's: as with torch's scaler it is for one step.
+        told.setdefault("grad_scale", None)
+        told["found_inf"] = self._found_inf
         try:
             take_step(self._optimizer)
         finally:
-            del vars(self._optimizer)["grad_scale"], vars(self._optimizer)["found_inf"]
+            del told["grad_scale"], told["found_inf"]
 
     def _first_momentum(self, parameters: list[torch.Tensor]) -> bool:
         """Whether fused SGD would make a momentum buffer in this step: where it skips, torch leaves that uninitialised."""
