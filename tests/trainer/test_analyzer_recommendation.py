@@ -13,14 +13,14 @@ from torch import nn
 from precision_tools.analyzer import fp8, gemm
 from precision_tools.analyzer.comparison import ModeRun
 from precision_tools.analyzer.formats import BY_NAME
-from precision_tools.analyzer.probe import ModeProbe, ModuleProbe, Probe
+from precision_tools.analyzer.probe import ModeProbe, ModuleProbe, Probe, probe
 from precision_tools.analyzer.recommend import recommend
 from precision_trainer import ExtendedFP16Trainer, PrecisionAnalyzer
 from precision_trainer.step.hardware import Hardware, detect, fp8_missing
 from precision_trainer.values.config import read_boot
 from precision_trainer.values.sentinel import SentinelConfig
 from tests.support.analyzed import CPU, mean_square, small
-from tests.support.training.preflight_scenarios import batch, loss_of, model_that_fails
+from tests.support.training.preflight_scenarios import WIDTH, Half, batch, loss_of, model_that_fails
 
 A_GPU = Hardware(
     "cuda",
@@ -51,17 +51,59 @@ GOOD = Probe((), (passed("fp32"), passed("bf16"), passed("fp16")), 1.0, 4096.0)
 RUNS = (ran("fp32", speedup=1.0), ran("bf16"), ran("fp16"))
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-def test_a_mode_that_the_model_fails_in_is_a_finding_with_its_reason(where: str) -> None:
-    found = PrecisionAnalyzer(CPU).analyze(model_that_fails(where), batch(0), loss_of, steps=3)
+def _has_no_bf16(model: nn.Module, data: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = model(data)
+    if out.dtype is torch.bfloat16:
+        raise RuntimeError('"half_only" not implemented')
+    return out.square().mean()
+
+
+def test_a_mode_that_the_loss_fails_in_is_a_finding_with_its_reason() -> None:
+    found = PrecisionAnalyzer(CPU).analyze(nn.Linear(WIDTH, 1), batch(0), _has_no_bf16, steps=3)
     failed = {item.mode: item.failed for item in found.probe.modes if item.failed}
-    assert set(failed) == {"bf16"}
-    assert ("in 1 (" in failed["bf16"]) == (where == "forward")
+    assert failed == {"bf16": 'RuntimeError ("half_only" not implemented)'}
     assert "bf16" not in {run.mode for run in found.runs}
     advice = recommend(A_GPU, found.probe, found.runs, ())
     assert any(line.startswith("bf16: the model fails in it: RuntimeError") for line in advice.evidence)
     assert f"bf16: {failed['bf16']}." in found.markdown()
     json.dumps(found.to_wire(), allow_nan=False)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_module_that_fails_in_a_mode_is_kept_in_fp32_by_a_setting_to_paste(
+    where: str,
+) -> None:
+    model = model_that_fails(where)
+    found = PrecisionAnalyzer(CPU).analyze(model, batch(0), loss_of, steps=3)
+    passed = found.probe.passed("bf16")
+    assert passed is not None
+    assert (passed.failed, passed.finite) == ("", True)
+    assert [item.module for item in passed.keep_fp32] == ["1"]
+    assert f"fails in bf16: RuntimeError{' in its backward pass' if where == 'backward' else ''} in 1 (" in (
+        passed.keep_fp32[0].why
+    )
+    assert "bf16, with `1` in FP32: the model fails in bf16" in found.markdown()
+    json.dumps(found.to_wire(), allow_nan=False)
+
+    advice = recommend(A_GPU, found.probe, RUNS, ())
+    assert advice.mode == "bf16"
+    assert "PRECISION_FP32_MODULES=1" in advice.settings
+    assert advice.evidence == (f"bf16: with 1 in FP32, {advice.evidence[0].partition('FP32, ')[2]}",)
+
+    env = dict(setting.split("=", 1) for setting in advice.settings) | {"PRECISION_ALLOW_CPU": "true"}
+    boot = read_boot(env, has_cuda=False)
+    config = dataclasses.replace(boot.scaling, precision_mode=boot.mode)
+    trainer = ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), config, allow_cpu=True)
+    trainer.backward_and_step(trainer.training_step(batch(0), loss_of))
+    assert trainer.mode.wire == "bf16"
+
+
+def test_a_model_most_of_whose_modules_fail_in_a_mode_fails_in_it() -> None:
+    layers = [layer for _ in range(9) for layer in (nn.Linear(WIDTH, WIDTH), Half("forward", torch.bfloat16))]
+    found = probe(nn.Sequential(*layers), batch(0), mean_square, CPU).passed("bf16")
+    assert found is not None
+    assert "in 17 (" in found.failed
+    assert found.keep_fp32 == ()
 
 
 def test_the_first_mode_that_the_hardware_is_good_at_wins_where_nothing_speaks_against() -> None:

@@ -10,8 +10,9 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -74,9 +75,13 @@ def compare(
     modes: Sequence[str],
     steps: int,
     loss_scale: float,
+    keep_fp32: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> tuple[ModeRun, ...]:
-    """Train copies of ``model`` in each of ``modes`` (``fp32`` first, ``bf16``, ``fp16``) on ``batches(step)``."""
-    sides = {mode: _Side(_trainer(model, mode, device, loss_scale)) for mode in modes}
+    """Train copies of ``model`` in each of ``modes`` (``fp32`` first, ``bf16``, ``fp16``) on ``batches(step)``.
+
+    ``keep_fp32``: names of the modules that stay in FP32, by mode.
+    """
+    sides = {mode: _Side(_trainer(model, mode, device, loss_scale, keep_fp32.get(mode, ()))) for mode in modes}
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for step in range(steps):
             batch = batches(step)
@@ -87,7 +92,9 @@ def compare(
     return tuple(_run(mode, side, reference) for mode, side in sides.items())
 
 
-def _trainer(model: nn.Module, mode: str, device: torch.device, loss_scale: float) -> ExtendedFP16Trainer:
+def _trainer(
+    model: nn.Module, mode: str, device: torch.device, loss_scale: float, keep_fp32: tuple[str, ...]
+) -> ExtendedFP16Trainer:
     own = copy.deepcopy(model).to(device)
     precision = PrecisionMode.from_wire(mode)
     assert precision is not None
@@ -97,6 +104,7 @@ def _trainer(model: nn.Module, mode: str, device: torch.device, loss_scale: floa
         loss_scale=loss_scale,
         min_loss_scale=min(1.0, loss_scale),
         allow_tf32=False,
+        fp32_modules=keep_fp32,
     )
     optimizer = torch.optim.AdamW(own.parameters(), lr=LEARNING_RATE, fused=True)
     return ExtendedFP16Trainer(own, optimizer, config, device, allow_cpu=True)

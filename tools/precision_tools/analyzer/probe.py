@@ -11,12 +11,13 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
 
-from precision_trainer.precision.preflight import what_failed
+from precision_trainer.precision.preflight import THE_MODEL, LastEntered, what_failed, where_failed
+from precision_trainer.sentinel.islands import pin_by_name
 
 from .formats import BY_NAME
 
@@ -24,6 +25,8 @@ Loss = Callable[[nn.Module, object], torch.Tensor]
 MODES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Modes and what autocast computes in."""
 _TRIES = 4
+_MOST_KEPT = 8
+"""Modules that are kept in FP32 because a mode fails in them. Of more the mode is not worth having."""
 _EXPONENTS = 320
 _OFFSET = 160
 """Histogram slot ``e + _OFFSET`` counts the numbers with 2^(e-1) <= |x| < 2^e."""
@@ -52,6 +55,14 @@ class ModuleProbe:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepFp32:
+    """A module to leave out of autocast."""
+
+    module: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ModeProbe:
     """The same pass in one mode, beside FP32."""
 
@@ -68,6 +79,8 @@ class ModeProbe:
     """Kept for the backward pass, parameters left out, each storage once."""
     failed: str = ""
     """The error of a pass that the model cannot make in this mode, and its module; the numbers are NaN then."""
+    keep_fp32: tuple[KeepFp32, ...] = ()
+    """Modules that fail in this mode; the pass was made with these in FP32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,10 @@ class Probe:
     loss_scale: float
     """Recommended for FP16: the power of two that leaves a factor of 8 above the largest gradient, less where a pass with
     it still overflowed."""
+
+    def passed(self, mode: str) -> ModeProbe | None:
+        """The pass in ``mode``; None if there was none."""
+        return next((item for item in self.modes if item.mode == mode), None)
 
 
 def probe(model: nn.Module, batch: object, loss: Loss, device: torch.device) -> Probe:
@@ -112,17 +129,53 @@ def probe(model: nn.Module, batch: object, loss: Loss, device: torch.device) -> 
                 scale = max(1.0, scale / 4)
             return _compare("fp16", (value, gradients), reference, kept)
 
-        modes += [_tried("bf16", bf16, model), _tried("fp16", fp16, model)]
+        modes += [_tried("bf16", bf16, model, device), _tried("fp16", fp16, model, device)]
     return Probe(tuple(watched.values()), tuple(modes), gradient_max, scale)
 
 
-def _tried(mode: str, passes: Callable[[], ModeProbe], model: nn.Module) -> ModeProbe:
-    """What came of a mode; a kernel that does not exist for it is a finding, not the end."""
+def _tried(mode: str, passes: Callable[[], ModeProbe], model: nn.Module, device: torch.device) -> ModeProbe:
+    """What came of a mode; a kernel that does not exist for it is a finding, and its module stays in FP32."""
+    keep: dict[str, str] = {}
+    with _pins_undone(model):
+        while True:
+            try:
+                found = passes()
+                return replace(found, keep_fp32=tuple(KeepFp32(name, why) for name, why in keep.items()))
+            except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
+                layer, failed = _failure(passes, model, error)
+            if layer is None or layer == THE_MODEL or layer in keep or len(keep) == _MOST_KEPT:
+                nan = math.nan
+                return ModeProbe(mode, nan, nan, nan, nan, finite=False, activation_bytes=0, failed=failed)
+            keep[layer] = f"the model fails in {mode}: {failed}"
+            pin_by_name(model, (layer,), device)
+
+
+def _failure(passes: Callable[[], object], model: nn.Module, error: Exception) -> tuple[str | None, str]:
+    """The module that failed, and what failed. The backward pass leaves no trace of its modules: then it fails once more."""
+    layer = where_failed(model, error)
+    if layer is not None:
+        return layer, what_failed(model, error)
+    with LastEntered(model) as entered:
+        try:
+            passes()
+        except Exception as again:  # noqa: BLE001  (the same one)
+            layer = where_failed(model, again, entered)
+            if layer is not None:
+                return layer, what_failed(model, again, "backward", entered)
+    return None, what_failed(model, error)
+
+
+@contextmanager
+def _pins_undone(model: nn.Module) -> Iterator[None]:
+    """Leaves the modules' ways forward as they were."""
+    own = [(vars(module), vars(module).get("forward")) for module in model.modules()]
     try:
-        return passes()
-    except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
-        nan = math.nan
-        return ModeProbe(mode, nan, nan, nan, nan, finite=False, activation_bytes=0, failed=what_failed(model, error))
+        yield
+    finally:
+        for attributes, forward in own:
+            attributes.pop("forward", None)
+            if forward is not None:
+                attributes["forward"] = forward
 
 
 def _pass(

@@ -11,7 +11,7 @@ from precision_trainer.step.hardware import Hardware
 from .alignment import Misalignment
 from .comparison import ModeRun
 from .formats import BY_NAME
-from .probe import ModuleProbe, Probe
+from .probe import KeepFp32, ModuleProbe, Probe
 
 MAX_LOSS_DIFFERENCE = 0.05
 """Of the loss from FP32's, relative: the contract's limit for a rollout."""
@@ -23,14 +23,6 @@ HEADROOM = 4.0
 """An activation nearer to FP16's largest number than this factor is kept in FP32."""
 MAX_LOST = 0.5
 """Share of a module's gradients that may become 0 in FP16 at the recommended scale."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeepFp32:
-    """A module to leave out of autocast."""
-
-    module: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +51,11 @@ def recommend(
     chosen = "fp32"
     for mode in hardware.preferred:
         against = _against(mode, probe, by_mode)
-        evidence.append(f"{mode}: " + ("; ".join(against) if against else _for(mode, by_mode)))
+        evidence.append(f"{mode}: " + ("; ".join(against) if against else _for(mode, by_mode, probe)))
         if not against:
             chosen = mode
             break
-    # Overflow is FP16's alone: BF16 reaches as far as FP32.
-    keep = tuple(_keep_fp32(probe)) if chosen == "fp16" else ()
+    keep = _keep_fp32(chosen, probe)
     settings = _settings(chosen, probe.loss_scale, hardware, keep)
     scale = probe.loss_scale if chosen == "fp16" else 1.0
     return Recommendation(chosen, scale, keep, tuple(_alignment(misaligned)), tuple(evidence), settings)
@@ -72,7 +63,7 @@ def recommend(
 
 def _against(mode: str, probe: Probe, runs: dict[str, ModeRun]) -> list[str]:
     found = []
-    passed = next((item for item in probe.modes if item.mode == mode), None)
+    passed = probe.passed(mode)
     if passed is not None and passed.failed:
         return [f"the model fails in it: {passed.failed}"]
     if passed is None or not passed.finite:
@@ -100,16 +91,27 @@ def _against(mode: str, probe: Probe, runs: dict[str, ModeRun]) -> list[str]:
     return found
 
 
-def _for(mode: str, runs: dict[str, ModeRun]) -> str:
+def _for(mode: str, runs: dict[str, ModeRun], probe: Probe) -> str:
     run, reference = runs[mode], runs["fp32"]
     difference = abs(run.final_loss - reference.final_loss) / max(abs(reference.final_loss), 1e-12)
-    return (
+    passed = probe.passed(mode)
+    kept = ", ".join(item.module for item in passed.keep_fp32) if passed is not None else ""
+    return (f"with {kept} in FP32, " if kept else "") + (
         f"{run.speedup:.2f}x the speed of FP32, loss within {difference:.2%} of its after "
         f"{run.steps} steps, {run.success_rate:.0%} of updates made"
     )
 
 
-def _keep_fp32(probe: Probe) -> Iterable[KeepFp32]:
+def _keep_fp32(mode: str, probe: Probe) -> tuple[KeepFp32, ...]:
+    passed = probe.passed(mode)
+    failing = passed.keep_fp32 if passed is not None else ()
+    if mode != "fp16":  # BF16 reaches as far as FP32: nothing overflows in it
+        return failing
+    known = {item.module for item in failing}
+    return (*failing, *(item for item in _out_of_reach(probe) if item.module not in known))
+
+
+def _out_of_reach(probe: Probe) -> Iterable[KeepFp32]:
     limit = BY_NAME["fp16"].max / HEADROOM
     for item in probe.modules:
         if not item.output_max < limit:

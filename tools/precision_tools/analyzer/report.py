@@ -105,6 +105,11 @@ class Report:
             ],
         )  # fmt: skip
         modes += "".join(f"\n\n{item.mode}: {item.failed}." for item in self.probe.modes if item.failed)
+        modes += "".join(
+            f"\n\n{item.mode}, with `{kept.module}` in FP32: {kept.why}."
+            for item in self.probe.modes
+            for kept in item.keep_fp32
+        )
         modules = _table(head, rows)
         return f"## One pass over one batch\n\nAgainst FP32:\n\n{modes}\n\nModule by module, in FP32:\n\n{modules}"
 

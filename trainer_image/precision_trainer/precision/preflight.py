@@ -27,6 +27,8 @@ from ..values.request import PrecisionRequest
 Result = TypeVar("Result")
 _MAX_REASON = 300
 """Characters of an error that are told."""
+THE_MODEL = "the model"
+"""In the place of a name, which the whole of it does not have."""
 
 
 class Trial:
@@ -57,7 +59,7 @@ class LastEntered:
     def __init__(self, model: torch.nn.Module) -> None:
         """Of the modules of ``model``."""
         self.layer: str | None = None
-        self._modules = {name or "the model": module for name, module in model.named_modules()}
+        self._modules = {name or THE_MODEL: module for name, module in model.named_modules()}
         self._handles: list[RemovableHandle] = []
         self._seen: list[torch.Tensor] = []
 
@@ -90,14 +92,20 @@ class LastEntered:
         self.layer = name
 
 
-def what_failed(
-    model: torch.nn.Module, error: Exception, direction: str = "", entered: LastEntered | None = None
-) -> str:
-    """What failed and where, for a person: the innermost module whose pass the error came through, if it is known."""
-    names = {id(module): name or "the model" for name, module in model.named_modules()}
+def where_failed(model: torch.nn.Module, error: Exception, entered: LastEntered | None = None) -> str | None:
+    """The innermost module whose pass the error came through, by its name; None if it is not known."""
+    names = {id(module): name or THE_MODEL for name, module in model.named_modules()}
     layer = entered.layer if entered is not None else None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         layer = names.get(id(frame.f_locals.get("self")), layer)
+    return layer
+
+
+def what_failed(
+    model: torch.nn.Module, error: Exception, direction: str = "", entered: LastEntered | None = None
+) -> str:
+    """What failed and where, for a person."""
+    layer = where_failed(model, error, entered)
     text = (str(error).splitlines() or [""])[0][:_MAX_REASON]
     where = f" in {layer}" if layer is not None else ""
     during = f" in its {direction} pass" if direction else ""
