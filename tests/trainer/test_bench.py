@@ -18,6 +18,7 @@ from precision_tools.bench import figures, hardware, models, report, scenarios, 
 from precision_tools.bench.rounds import Tick, interleave, median_interval, paired
 from precision_tools.bench.workloads import transformer
 from precision_trainer import cli
+from precision_trainer.step.hardware import detect
 from precision_trainer.values.modes import PrecisionMode
 
 CPU = torch.device("cpu")
@@ -241,7 +242,7 @@ def test_a_model_is_timed_in_every_precision_or_it_is_said_why_not() -> None:
     ticks: list[None] = []
     small = partial(transformer, width=32, layers=1, context=16, batch_size=2)
     rows = {row.asked: row for row in models.measure(CPU, (small,), lambda: ticks.append(None), rounds=2)}
-    assert rows.keys() == {"fp32", "tf32", "bf16", "fp16"}
+    assert rows.keys() == {"fp32", "tf32", "bf16", "fp16", "fp8"}
     assert len(ticks) == 2
     assert rows["fp32"].speedup == 1.0
     # 6 operations a token and weight of a product, and attention's two products, forward and twice backward.
@@ -252,5 +253,15 @@ def test_a_model_is_timed_in_every_precision_or_it_is_said_why_not() -> None:
         assert row.missing is not None or row.ran == row.asked
         assert row.of_peak is None or 0 < row.of_peak <= 1
     assert rows["tf32"].missing == models.NO_TF32
+    assert (rows["fp8"].missing or "").startswith("not here, because FP8 matrix products need a CUDA GPU")
     text = report.markdown("tiny", [], {}, list(rows.values()))
     assert f"| {rows['fp32'].workload} | tf32 | not measured: {models.NO_TF32} |" in text
+
+
+def test_where_there_is_fp8_a_model_is_timed_with_its_linear_layers_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = replace(detect(), fp8_missing=None)  # a CPU has the product too, and is slow at it
+    monkeypatch.setattr(models, "detect", lambda: here)
+    small = partial(transformer, width=32, layers=1, context=16, batch_size=2)
+    rows = {row.asked: row for row in models.measure(CPU, (small,), lambda: None, rounds=2)}
+    assert (rows["fp8"].ran, rows["fp8"].missing) == ("fp8", None)
+    assert (rows["fp8"].step_seconds or 0.0) > 0.0

@@ -6,7 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from precision_trainer.step.hardware import cuda_capability, fp8_missing
 from precision_trainer.step.steps import StepRecord
 from precision_trainer.telemetry import memory
 from precision_trainer.values.request import PrecisionRequest
+from tests.support.training.process import TRAIN, Process
 
 pytestmark = pytest.mark.cuda
 
@@ -224,6 +225,27 @@ def test_ranks_over_nccl_train_to_the_end(ranks: int, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     assert "training complete" in {line.get("message") for line in lines}
     assert not [line for line in lines if line.get("level") == "error"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_over_nccl_change_precision_at_one_step_without_losing_any(
+    ranks: int, start: Callable[..., Process]
+) -> None:
+    if torch.cuda.device_count() < ranks:
+        pytest.skip(f"not run: {ranks} ranks over NCCL need as many GPUs")
+    launch = ["-m", "precision_trainer", "launch", "--nproc-per-node", str(ranks), "--master-port", "0"]
+    job = start([*launch, *TRAIN[2:], "--backend", "nccl"])
+    job.until_training()
+    for generation, mode in enumerate(("fp16", *(["bf16"] if CAPABILITY >= (8, 0) else []), "fp32"), start=1):
+        job.request.write_text(json.dumps({"generation": generation, "mode": mode}))
+        job.until_metric(f'genesis_precision_info{{generation="{generation}",mode="{mode}"}} 1.0')
+    assert job.stop() == 143, job.text
+    changes = job.events("precision_changed")
+    for generation in {change["generation"] for change in changes}:
+        steps = [change["step"] for change in changes if change["generation"] == generation]
+        assert len(steps) == ranks
+        assert len(set(steps)) == 1
+    assert {line["step"] for line in job.events("stopping")} == {line["step"] for line in job.events("checkpoint")}
 
 
 @pytest.mark.skipif(fp8_missing(cuda_capability()) is not None, reason="not run: FP8 needs CUDA capability 8.9")

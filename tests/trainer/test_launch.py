@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from pathlib import Path
 
@@ -23,6 +24,14 @@ def port_range(directory: Path, first: int, last: int) -> Path:
 def test_no_socket_that_takes_any_port_can_take_the_rendezvous_port() -> None:
     first, last = map(int, KERNEL.read_text().split())
     assert all(not first <= free_port() <= last for _ in range(50))
+
+
+def test_scripts_that_are_seeded_alike_are_not_given_the_same_ports() -> None:
+    given = []
+    for _ in range(2):
+        random.seed(0)
+        given.append([free_port() for _ in range(8)])
+    assert given[0] != given[1]
 
 
 @pytest.mark.parametrize(

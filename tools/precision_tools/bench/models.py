@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from precision_trainer.models.task import to_device
 from precision_trainer.precision.setup import set_tf32
+from precision_trainer.step import fp8
 from precision_trainer.step.hardware import detect
 from precision_trainer.values.modes import PrecisionMode
 
@@ -31,7 +32,10 @@ MODES = {
     "tf32": PrecisionMode.FP32,
     "bf16": PrecisionMode.MIXED_BF16,
     "fp16": PrecisionMode.MIXED_FP16,
+    "fp8": PrecisionMode.MIXED_BF16,
 }
+PEAKS = {"fp8": "fp8_e4m3"}
+"""The product whose speed bounds a precision, where it has another name."""
 NO_TF32 = "the device has no TF32"
 Make = Callable[[], Workload]
 
@@ -45,7 +49,7 @@ class ModelRow:
     asked: str
     """``fp32`` is strict."""
     ran: str | None
-    """Mode after the last step; ``tf32`` is FP32 with TF32 allowed."""
+    """Mode after the last step; ``tf32`` is FP32 with TF32 allowed, ``fp8`` BF16 whose linear layers multiply in FP8."""
     step_seconds: float | None
     """Median over the rounds."""
     speedup: float | None
@@ -74,10 +78,13 @@ def workloads(device: torch.device) -> tuple[Make, ...]:
 
 def measure(device: torch.device, makes: Sequence[Make], tick: Tick, *, rounds: int = ROUNDS) -> list[ModelRow]:
     """Time every workload in every precision; ``tick`` is called after every round of each."""
-    tf32 = detect().tf32
-    products = gemm.measure(device, tf32=tf32)
+    hardware = detect()
+    tf32, fp8_too = hardware.tf32, hardware.fp8_missing is None
+    products = gemm.measure(device, tf32=tf32, fp8=fp8_too)
     missing = {item.format: NO_TF32 for item in products if item.format == "tf32" and item.gflops is None}
     missing |= gemm.emulated(products, tuple(MODES))
+    if hardware.fp8_missing is not None:
+        missing["fp8"] = hardware.fp8_missing
     rows: list[ModelRow] = []
     for make in makes:
         load = make()
@@ -107,9 +114,9 @@ def measure(device: torch.device, makes: Sequence[Make], tick: Tick, *, rounds: 
             )
         set_tf32(device, allowed=False)
     peaks: dict[str, float] = {}
-    for item in (*products, *gemm.measure(device, tf32=tf32)):
+    for item in (*products, *gemm.measure(device, tf32=tf32, fp8=fp8_too)):
         peaks[item.format] = max(item.gflops or 0.0, peaks.get(item.format, 0.0))
-    return [replace(row, of_peak=_share(row, peaks[row.asked])) for row in rows]
+    return [replace(row, of_peak=_share(row, peaks[PEAKS.get(row.asked, row.asked)])) for row in rows]
 
 
 def _share(row: ModelRow, peak_gflops: float) -> float | None:
@@ -131,6 +138,8 @@ class _Contender:
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
         self._task = load.make(0)
         self._task.model.to(device)
+        if name == "fp8":
+            fp8.install(self._task.model, "current")
         self._trainer = trainer_in(MODES[name], self._task.model)
         other = trainer_in(MODES[name], self._task.model)  # this forward pass is never followed by a backward pass
         self.activation_bytes = kept_bytes(
@@ -146,7 +155,7 @@ class _Contender:
     @property
     def ran(self) -> str:
         mode = self._trainer.mode.wire
-        return "tf32" if self._name == "tf32" and mode == "fp32" else mode
+        return self._name if (self._name, mode) in (("tf32", "fp32"), ("fp8", "bf16")) else mode
 
     def step(self) -> None:
         """One step, until the device is done with it."""

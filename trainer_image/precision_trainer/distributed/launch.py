@@ -43,7 +43,8 @@ def free_port(ephemeral: Path = _EPHEMERAL) -> int:
     except OSError:  # not Linux
         first, last = 32768, 60999
     outside = range(max(1024, first - _CANDIDATES), first) or range(last + 1, 65536) or range(first, last + 1)
-    for port in random.sample(outside, len(outside)):
+    # Not Python's own generator: scripts seed it, and two that are seeded alike would be given the same port.
+    for port in random.SystemRandom().sample(outside, len(outside)):
         with socket.socket() as probe:
             try:
                 probe.bind(("", port))
