@@ -20,13 +20,16 @@ from precision_trainer.models.task import make_task
 from precision_trainer.values.modes import PrecisionMode
 
 from .ours import Process
-from .rounds import Step, Tick, interleave, median_interval, paired
+from .rounds import OwnTime, Step, Tick, interleave, median_interval, paired
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-ROUNDS, STEPS, WARM_UP = 60, 100, 100
-"""A turn takes as long as ours takes between two reports (0.1 s). After a shorter one it would report in every turn, since
-seven others have run meanwhile, and every step would pay for caches that they have filled: no training takes such turns."""
+ROUNDS, STEPS, TURNS, LEAD, WARM_UP = 100, 100, 10, 2, 100
+"""Ten turns are a round. A turn is ten steps, after two that find the caches as the others left them, which no training
+does; bare PyTorch has one right beside each of a contender's. On a machine that others use, differences of turns of 100
+steps, with six others between them, scatter several times as much in the same time."""
 SAMPLES, WIDTH, CLASSES = 32, 64, 10
+SUFFIXES = {"": True, "_unclipped": False}
+"""Of a contender's name, and whether it clips."""
 _MAX_NORM = 1.0
 
 
@@ -127,7 +130,7 @@ def measure(directory: Path, tick: Tick, *, rounds: int = ROUNDS, steps: int = S
         directory: empty, for request files.
         tick: called after every round.
         rounds: turns of all contenders, at least 6.
-        steps: training steps a turn.
+        steps: training steps a round, a multiple of TURNS, or fewer.
 
     Returns:
         ``ours``, ``ours_upper``, ``fabric``, ``accelerate`` (and the same, unclipped): microseconds a step over bare, the
@@ -136,38 +139,51 @@ def measure(directory: Path, tick: Tick, *, rounds: int = ROUNDS, steps: int = S
         thread, for a machine that others use; and the raw rounds.
     """
     with ExitStack() as cleanup:
-        variants: dict[str, Callable[[bool], Step]] = {
-            "bare": _bare,
+        makes: dict[str, Callable[[bool], Step]] = {
             "ours": lambda clip: _ours(clip, directory / f"ours-{clip}", cleanup),
             "fabric": _fabric,
             "accelerate": _accelerate,
         }
-        contenders = {
-            f"{name}{'' if clip else '_unclipped'}": make(clip)
-            for clip in (True, False)
-            for name, make in variants.items()
-        }
-        timed = interleave(contenders, rounds=rounds, steps=steps, warm_up=WARM_UP, tick=tick)
-    compared = _compare(timed.wall)
+        contenders: dict[str, Step] = {}
+        for suffix, clip in SUFFIXES.items():
+            bare = _bare(clip)
+            for name, make in makes.items():
+                contenders |= {name + suffix: make(clip), _bare_beside(name + suffix): bare}
+        named = [name + suffix for suffix in SUFFIXES for name in makes]
+        timed = interleave(
+            contenders,
+            rounds=rounds,
+            steps=steps,
+            warm_up=WARM_UP,
+            tick=tick,
+            groups=[(name, _bare_beside(name)) for name in named],
+            turns=min(TURNS, steps),
+            lead=LEAD,
+            clocks={name: OwnTime() for name in named if name.startswith("ours")},
+        )
+    compared = _compare(timed.wall, named)
     return {
         **compared,
-        "bare_step_us": round(1e6 * median_interval(timed.wall["bare"]).median, 1),
+        "bare_step_us": round(1e6 * median_interval(timed.wall[_bare_beside("ours")]).median, 1),
         "unclipped": {name: compared[f"{name}_unclipped"] for name in ("ours", "fabric")}
         | {"ours_upper": compared["ours_unclipped_upper"]},
-        "cpu_time": _compare(timed.cpu),
+        "cpu_time": _compare(timed.cpu, named),
         "steps_a_round": steps,
         "rounds_us": _microseconds(timed.wall),
         "rounds_cpu_us": _microseconds(timed.cpu),
     }
 
 
-def _compare(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def _bare_beside(name: str) -> str:
+    return f"bare_beside_{name}"
+
+
+def _compare(seconds: Mapping[str, Sequence[float]], names: Sequence[str]) -> dict[str, float]:
     result: dict[str, float] = {}
-    for suffix in ("", "_unclipped"):
-        for name in ("ours", "fabric", "accelerate"):
-            interval = median_interval(paired(seconds, name + suffix, "bare" + suffix))
-            result[name + suffix] = round(1e6 * interval.median, 1)
-            result[f"{name}{suffix}_upper"] = round(1e6 * interval.upper, 1)
+    for name in names:
+        interval = median_interval(paired(seconds, name, _bare_beside(name)))
+        result[name] = round(1e6 * interval.median, 1)
+        result[f"{name}_upper"] = round(1e6 * interval.upper, 1)
     return result
 
 

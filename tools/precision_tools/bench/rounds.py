@@ -1,7 +1,8 @@
-"""Interleaved timing: in every round each contender runs once, in another order, so that a busy machine hurts all alike."""
+"""Interleaved timing: the contenders take turns, each time in another order, so that a busy machine hurts all alike."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import random
@@ -9,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 Step = Callable[[], object]
 Tick = Callable[[], None]
@@ -56,43 +58,97 @@ def median_interval(values: Sequence[float]) -> Interval:
     return Interval(statistics.median(ordered), ordered[rank - 1], ordered[count - rank])
 
 
+class OwnTime:
+    """A ``time.monotonic`` for one contender, which stands still while others have their turn.
+
+    Else what it does every tenth of a second would be done in every turn, and each of its steps would pay for the others'.
+    """
+
+    def __init__(self) -> None:
+        self._real: Callable[[], float] = time.monotonic
+        self._now = self._entered = self._real()
+
+    def __enter__(self) -> None:
+        """The turn begins: everybody in this process who asks for the time is told this one."""
+        self._entered = self._real()
+        setattr(time, "monotonic", self.now)  # noqa: B010  (mypy: a module's function)
+
+    def __exit__(self, *_error: object) -> None:
+        """The turn is over."""
+        self._now = self.now()
+        setattr(time, "monotonic", self._real)  # noqa: B010
+
+    def now(self) -> float:
+        """Seconds of its own turns, from an arbitrary start."""
+        return self._now + self._real() - self._entered
+
+
 def interleave(
-    contenders: Mapping[str, Step], *, rounds: int, steps: int, warm_up: int, tick: Tick, seed: int = 0
+    contenders: Mapping[str, Step],
+    *,
+    rounds: int,
+    steps: int,
+    warm_up: int,
+    tick: Tick,
+    groups: Sequence[Sequence[str]] = (),
+    turns: int = 1,
+    lead: int = 0,
+    clocks: Mapping[str, OwnTime] = MappingProxyType({}),
+    seed: int = 0,
 ) -> Rounds:
     """Time contenders in turns.
 
     Args:
         contenders: what to time, by name; one call is one step.
-        rounds: turns of all contenders.
-        steps: calls a turn and contender.
+        rounds: values for each contender.
+        steps: calls a round and contender.
         warm_up: calls before the first round, not counted.
         tick: called after every round.
+        groups: names of contenders that have their turns one right after the other; all together, where none is given.
+        turns: of each contender in a round, a divisor of ``steps``. The speed of a machine that others use changes within
+            a tenth of a second: the shorter a turn, and the smaller a group, the less of that is in a difference.
+        lead: calls at the start of each turn that are not counted: they find the caches as the others left them.
+        clocks: of those contenders that do something by the clock.
         seed: of the order within the rounds.
-
     """
-    for step in contenders.values():
-        for _ in range(warm_up):
-            step()
-    order, shuffle = list(contenders), random.Random(seed).shuffle
+    for name, step in contenders.items():
+        with clocks.get(name, contextlib.nullcontext()):
+            for _ in range(warm_up):
+                step()
+    order, shuffle = [list(group) for group in groups] or [list(contenders)], random.Random(seed).shuffle
     result = Rounds({name: [] for name in contenders}, {name: [] for name in contenders})
     # Modules of all peers are garbage nobody collects: without this, whoever fills a generation pays for them all.
     gc.collect()
     gc.freeze()
     try:
         for _ in range(rounds):
-            shuffle(order)
-            for name in order:
-                step = contenders[name]
-                started, cpu_started = time.perf_counter(), time.thread_time()
-                for _ in range(steps):
-                    step()
-                ended, cpu_ended = time.perf_counter(), time.thread_time()
-                result.wall[name].append((ended - started) / steps)
-                result.cpu[name].append((cpu_ended - cpu_started) / steps)
+            wall, cpu = dict.fromkeys(contenders, 0.0), dict.fromkeys(contenders, 0.0)
+            for _ in range(turns):
+                shuffle(order)
+                for group in order:
+                    shuffle(group)
+                    for name in group:
+                        with clocks.get(name, contextlib.nullcontext()):
+                            seconds = _take(contenders[name], steps // turns, lead)
+                        wall[name] += seconds[0]
+                        cpu[name] += seconds[1]
+            for name in contenders:
+                result.wall[name].append(wall[name] / steps)
+                result.cpu[name].append(cpu[name] / steps)
             tick()
     finally:
         gc.unfreeze()
     return result
+
+
+def _take(step: Step, calls: int, lead: int) -> tuple[float, float]:
+    """Wall and CPU seconds of so many calls after the ``lead``."""
+    for _ in range(lead):
+        step()
+    started, cpu_started = time.perf_counter(), time.thread_time()
+    for _ in range(calls):
+        step()
+    return time.perf_counter() - started, time.thread_time() - cpu_started
 
 
 def paired(seconds: Mapping[str, Sequence[float]], name: str, reference: str) -> list[float]:
