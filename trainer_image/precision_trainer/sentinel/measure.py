@@ -54,7 +54,7 @@ class Measurements:
 
     def begin(self, mode: PrecisionMode, clock: int) -> bool:
         """Before the last micro-batch of a step: probe it, if one is due. True: :meth:`end` must follow."""
-        if not self._measures or mode is PrecisionMode.FP32:
+        if not self._measures or mode is PrecisionMode.FP32 or self._probe.rests(clock):
             return False
         return self._guard(_PROBE, lambda: self._probe.attach_if_due(clock)) or False
 

@@ -67,6 +67,10 @@ class ActivationProbe:
         self._gradients: list[torch.Tensor] = []
         self._elements = 0
 
+    def rests(self, clock: int) -> bool:
+        """Nothing is measured, and nothing is due: asked before every step."""
+        return clock < self._due and not self._handles
+
     def attach_if_due(self, clock: int) -> bool:
         """Measure the step about to run, if it is one to measure; ``clock`` counts steps."""
         self._remove()  # a step that was begun and never ended, by an error that the script caught
