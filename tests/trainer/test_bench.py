@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import random
 import statistics
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,7 @@ import torch
 from rich.progress import Progress
 
 from precision_tools.bench import figures, hardware, models, report, scenarios, speed, switching
-from precision_tools.bench.rounds import Tick, interleave, median_interval, paired
+from precision_tools.bench.rounds import OwnTime, Tick, interleave, median_interval, paired
 from precision_tools.bench.workloads import transformer
 from precision_trainer import cli
 from precision_trainer.step.hardware import detect
@@ -71,6 +73,33 @@ def test_rounds_are_interleaved_and_paired() -> None:
     assert all(sorted(turn) == ["a", "b", "c"] for turn in turns)
     assert all(len(values) == 4 for values in (*timed.wall.values(), *timed.cpu.values()))
     assert paired({"x": [3.0, 5.0], "y": [1.0, 2.0]}, "x", "y") == [2.0, 3.0]
+
+
+def test_a_turn_of_a_group_is_right_beside_the_others_and_its_lead_is_not_counted() -> None:
+    calls: list[str] = []
+    contenders = {name: functools.partial(calls.append, name) for name in ("ours", "bare", "peer", "bare too")}
+    groups = [("ours", "bare"), ("peer", "bare too")]
+    timed = interleave(contenders, rounds=2, steps=6, warm_up=0, tick=lambda: None, groups=groups, turns=3, lead=1)
+    turns = [calls[at : at + 3] for at in range(0, len(calls), 3)]
+    assert all(len(set(turn)) == 1 for turn in turns)  # a lead and two steps
+    beside = [{turns[at][0], turns[at + 1][0]} for at in range(0, len(turns), 2)]
+    assert all(pair in [{*group} for group in groups] for pair in beside)
+    assert len(beside) == 2 * 3 * len(groups)
+    assert {name: len(values) for name, values in timed.wall.items()} == dict.fromkeys(contenders, 2)
+
+
+def test_time_of_its_own_stands_still_outside_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = iter(float(second) for second in range(100, 200, 10))
+    monkeypatch.setattr(time, "monotonic", lambda: next(real))
+    outside = time.monotonic
+    clock = OwnTime()  # 100
+    seen = []
+    for _ in range(2):
+        with clock:  # 110, then 140
+            seen.append(time.monotonic())  # 120, then 150
+        # left at 130, then 160
+    assert seen == [110.0, 130.0]
+    assert time.monotonic is outside
 
 
 def test_kept_activations_are_counted_once_and_without_parameters() -> None:

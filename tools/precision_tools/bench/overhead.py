@@ -175,7 +175,7 @@ def measure(directory: Path, tick: Tick, *, rounds: int = ROUNDS, steps: int = S
 
 
 def _bare_beside(name: str) -> str:
-    return f"bare_beside_{name}"
+    return name.replace("ours", "bare") if name.startswith("ours") else f"bare_beside_{name}"
 
 
 def _compare(seconds: Mapping[str, Sequence[float]], names: Sequence[str]) -> dict[str, float]:
