@@ -98,6 +98,36 @@ def test_state_of_every_kind_is_put_back_before_a_micro_batch_is_computed_once_m
         assert torch.equal(own, other)
 
 
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("kind", ["tensor", "dictionary", "of inference mode"])
+def test_a_batch_that_the_loss_writes_to_is_put_back_too(where: str, kind: str) -> None:
+    def written_to(model: torch.nn.Module, data: object) -> torch.Tensor:
+        tensor = data["x"] if isinstance(data, dict) else data
+        assert isinstance(tensor, torch.Tensor)
+        with torch.inference_mode(tensor.is_inference()):
+            tensor.div_(2)
+        return loss_of(model, tensor.clone() if tensor.is_inference() else tensor)
+
+    def given(number: int) -> object:
+        data = batch(number)
+        if kind == "of inference mode":
+            with torch.inference_mode():
+                return data.clone()
+        return {"x": data} if kind == "dictionary" else data
+
+    seen = []
+    for generation in (0, 1):
+        trainer = _trainer(model_that_fails(where))
+        request = PrecisionRequest(generation, BF16) if generation else None
+        trainer.request_source = lambda applied, request=request: request if not applied else None
+        for number in range(6):
+            trainer.backward_and_step(trainer.training_step(given(number), written_to))
+        trainer.drain()
+        assert trainer.modes.failed(BF16) == bool(generation)
+        seen.append([p.tolist() for p in trainer.model.parameters()])
+    assert seen[0] == seen[1]
+
+
 def test_another_mode_can_be_asked_for_afterwards() -> None:
     trainer = _trainer(model_that_fails("forward", torch.bfloat16))
     _run(trainer, 12, {3: PrecisionRequest(1, BF16), 6: PrecisionRequest(2, FP16)})
@@ -394,5 +424,5 @@ def test_what_a_rank_computed_in_a_refused_mode_is_gone_while_it_computes_it_onc
         made.append(weakref.ref(loss))
         return loss
 
-    first.forward(compute, step=0, micro=0)
+    first.forward(compute, batch=None, step=0, micro=0)
     assert (alive[:2], trainer.mode) == ([0, 0], FP32)

@@ -65,11 +65,12 @@ class FirstStep:
             self._left_out = 0
             torch._foreach_mul_([p.grad for p in self._model.parameters() if p.grad is not None], weight)
 
-    def forward(self, compute: Forward, *, step: int, micro: int, whole: bool = True) -> torch.Tensor:
+    def forward(self, compute: Forward, *, batch: object, step: int, micro: int, whole: bool = True) -> torch.Tensor:
         """The loss, by ``compute``: the forward pass in the mode in force, of which DDP's reducer knows nothing.
 
         Args:
             compute: the forward pass of the micro-batch.
+            batch: what it is computed of.
             step: the step's number.
             micro: the micro-batch's number in it.
             whole: the backward pass is computed here as well; else DDP computes it, and the mode is proven without it.
@@ -81,7 +82,7 @@ class FirstStep:
                 # Not in the forward pass, where ranks would wait for one that failed in it.
                 self._synced = step
                 ddp.sync_buffers(self._wrapped)
-            trial.remember(self._model, self._device)
+            trial.remember(self._model, self._device, batch)
             tried = guarded(compute, self._model, "forward", micro=micro, together=self._together)
             if tried.apart:
                 self._apart = step

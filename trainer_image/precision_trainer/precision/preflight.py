@@ -8,6 +8,7 @@ in the mode before. That is the one case in which a loss is computed again: othe
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import traceback
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from ..distributed import ddp
-from ..step.replay import ForwardState
+from ..step.replay import ForwardState, tensors_in, version
 from ..values.modes import PrecisionMode
 from ..values.request import PrecisionRequest
 
@@ -38,15 +39,24 @@ class Trial:
         """Of the time before: the mode in force, the one requested, and the last request applied."""
         self.mode, self.requested, self.applied = mode, requested, applied
         self._state: ForwardState | None = None
+        self._batch: list[tuple[torch.Tensor, int, torch.Tensor]] = []
 
-    def remember(self, model: torch.nn.Module, device: torch.device) -> None:
-        """Keep what a forward pass changes."""
+    def remember(self, model: torch.nn.Module, device: torch.device, batch: object) -> None:
+        """Keep what a forward pass changes, and what a loss may write to."""
         self._state = ForwardState(model, device)
+        self._batch = []
+        with contextlib.suppress(RuntimeError):  # no memory for it: then it is not kept
+            self._batch = [(tensor, version(tensor), tensor.detach().clone()) for tensor in tensors_in(batch)]
 
     def restore(self) -> None:
         """Put it back."""
         if self._state is not None:
             self._state.restore()
+        for tensor, before, value in self._batch:
+            if version(tensor) != before or tensor.is_inference():
+                # What refuses to be written was not written by the loss either.
+                with contextlib.suppress(RuntimeError), torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                    tensor.copy_(value)
 
 
 class LastEntered:

@@ -283,6 +283,7 @@ class ExtendedFP16Trainer:
             whole = not self._graph_unknown
             loss = self._first.forward(
                 lambda: self._forward_alone(batch, loss_fn) if whole else self._forward(batch, loss_fn, reduces=True),
+                batch=batch,
                 step=self.step,
                 micro=self._micro_step,
                 whole=whole,

@@ -44,8 +44,8 @@ class Replay:
         self.whole_step = whole_step
         self._function: Callable[..., torch.Tensor] = replay_fn
         self._batch: object = batch
-        self._tensors = _tensors(batch)
-        self._versions = self._now()
+        self._tensors = tensors_in(batch)
+        self._versions = list(map(version, self._tensors))
 
     def __call__(self, model: torch.nn.Module) -> torch.Tensor:
         """The loss, 0-dim.
@@ -53,7 +53,7 @@ class Replay:
         Raises:
             ReplayError: the batch was written to since, or the function carries a state from call to call.
         """
-        if self._now() != self._versions:
+        if list(map(version, self._tensors)) != self._versions:
             raise ReplayError("the batch was written to after the step; leave it alone, or give no replay_fn")
         with kept(self._function, model) as changed:
             loss = self._function(model, self._batch)
@@ -62,9 +62,6 @@ class Replay:
                 f"{', '.join(sorted(changed)[:3])} changed: a replay_fn carries nothing from call to call"
             )
         return loss
-
-    def _now(self) -> list[int]:
-        return [0 if tensor.is_inference() else tensor._version for tensor in self._tensors]
 
 
 def eagerly() -> contextlib.AbstractContextManager[object]:
@@ -151,11 +148,11 @@ class _Pure(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._check_writes(func, given.get(argument.name))
         out: object = func(*args, **kwargs)
         if func is torch.ops.aten.lift_fresh.default or all(result.alias_info is None for result in schema.returns):
-            self._writable.update(_storage(leaf) for leaf in _tensors(out))
+            self._writable.update(_storage(leaf) for leaf in tensors_in(out))
         return out
 
     def _check_writes(self, func: OpOverload, value: object) -> None:
-        if any(_storage(tensor) not in self._writable for tensor in _tensors(value)):
+        if any(_storage(tensor) not in self._writable for tensor in tensors_in(value)):
             raise ReplayError(f"{func} writes to a tensor that was there before; a replay_fn changes nothing")
 
 
@@ -164,7 +161,12 @@ def _is_own(generator: torch.Generator) -> bool:
     return all(generator is not known for known in (torch.default_generator, *torch.cuda.default_generators))
 
 
-def _tensors(value: object) -> list[torch.Tensor]:
+def version(tensor: torch.Tensor) -> int:
+    """Counts the writes to it; 0 where torch does not count them."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def tensors_in(value: object) -> list[torch.Tensor]:
     """All that a value holds. Usual batches are not given to pytree: that takes as long as a kernel, in every step."""
     parts: Iterable[object] = (value,)
     if type(value) is dict:
