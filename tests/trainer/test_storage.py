@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.checkpoint import files, plain
-from precision_trainer.checkpoint.format import check_optimizer
 from precision_trainer.checkpoint.inspect import inspect
+from precision_trainer.checkpoint.optimizer import check_optimizer
 from precision_trainer.errors import CheckpointError
 from precision_trainer.store.choice import begin_from
 from precision_trainer.store.runs import Runs
@@ -176,33 +177,80 @@ def test_a_resume_trains_with_the_learning_rate_it_was_told(session: Session) ->
     assert [float(rate) for rate in told] == [1e-5]
 
 
-def _spoil(path: Path, change: Callable[[dict[str, object]], None]) -> None:
+def _spoil(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     state = torch.load(path / files.STATE, weights_only=True)
-    change(state["optimizer_state_dict"])
+    change(state)
     files.write(path, state)
 
 
-@pytest.mark.parametrize("kind", ["rate", "betas", "entry", "moment"])
-def test_broken_content_of_the_optimizer_falls_back_to_the_checkpoint_before(session: Session, kind: str) -> None:
+def _group(state: dict[str, Any]) -> dict[str, Any]:
+    group: dict[str, Any] = state["optimizer_state_dict"]["param_groups"][0]
+    return group
+
+
+def _swap_two(state: dict[str, Any]) -> None:
+    order = _group(state)["params"]
+    order[0], order[-1] = order[-1], order[0]
+
+
+def _of_second(name: str, value: object) -> Callable[[dict[str, Any]], object]:
+    return lambda state: state["optimizer_state_dict"]["state"][1].update({name: value})
+
+
+def _setting(name: str, value: object) -> Callable[[dict[str, Any]], object]:
+    return lambda state: _group(state).update({name: value})
+
+
+BROKEN: dict[str, Callable[[dict[str, Any]], object]] = {
+    "rate": _setting("lr", "fast"),
+    "rate that is no number": _setting("lr", float("nan")),
+    "betas": _setting("betas", {"one": 0.9}),
+    "negative decay": _setting("weight_decay", -1),
+    "decay for each parameter": _setting("weight_decay", torch.ones(3)),
+    "infinite epsilon": _setting("eps", float("inf")),
+    "direction": _setting("maximize", -1),
+    "amsgrad without its moments": _setting("amsgrad", True),
+    "order of parameters": _swap_two,
+    "one parameter twice": lambda state: _group(state)["params"].__setitem__(1, 0),
+    "a parameter that is no number": lambda state: _group(state)["params"].__setitem__(1, True),
+    "no step": lambda state: state["optimizer_state_dict"]["state"][1].pop("step"),
+    "steps": _of_second("step", torch.zeros(3)),
+    "negative step": _of_second("step", torch.tensor(-1.0)),
+    "moment": _of_second("exp_avg", {}),
+    "overflows left": lambda state: state["scaler"].update(overflows_left="x"),
+    "overflows that are no number": lambda state: state["scaler"].update(overflows_left=float("nan")),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_broken_content_falls_back_to_the_checkpoint_before(session: Session, kind: str) -> None:
     session.run(steps=8, checkpoint_every=4)
-
-    def change(optimizer: dict[str, object]) -> None:
-        groups, state = optimizer["param_groups"], optimizer["state"]
-        assert isinstance(groups, list)
-        assert isinstance(state, dict)
-        if kind == "rate":
-            groups[0]["lr"] = "fast"
-        elif kind == "betas":
-            groups[0]["betas"] = {"one": 0.9}
-        elif kind == "entry":
-            del state[1]["step"]
-        else:
-            state[1]["exp_avg"] = {}
-
-    _spoil(session.directory / "checkpoints" / "step-000000000008", change)
+    _spoil(session.directory / "checkpoints" / "step-000000000008", BROKEN[kind])
     session.run(steps=9)
     assert [line["step"] for line in session.events("checkpoint_refused")] == [8]
     assert [line["step"] for line in session.events("resumed")] == [4]
+
+
+def test_what_others_keep_beside_the_weights_begins_anew_where_it_is_unreadable(session: Session) -> None:
+    session.run(steps=8, checkpoint_every=4)
+
+    def change(state: dict[str, Any]) -> None:
+        state["parts"] = {name: dict.fromkeys(part, -1) for name, part in state["parts"].items()}
+        assert state["parts"]
+
+    _spoil(session.directory / "checkpoints" / "step-000000000008", change)
+    session.run(steps=9)
+    assert [line["step"] for line in session.events("resumed")] == [8]
+    assert session.events("complete")
+    for line in session.events("checkpoint_part_unreadable"):
+        assert line["message"].endswith(" begins anew")
+
+
+def test_a_rate_may_be_a_tensor_in_the_file_or_in_the_optimizer() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    for saved, live in ((0.1, torch.tensor(0.1)), (torch.tensor(0.1), 0.1)):
+        file, optimizer = (torch.optim.Adam([parameter], lr=rate, foreach=False) for rate in (saved, live))
+        check_optimizer(file.state_dict(), Path("file"), optimizer)
 
 
 def test_moments_of_another_optimizer_that_are_no_tensors_are_refused_and_none_is_as_torch_saves_it() -> None:

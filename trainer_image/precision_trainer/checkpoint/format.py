@@ -14,7 +14,7 @@ import torch
 from ..errors import CheckpointError
 from ..values.modes import WIRE_NAMES
 from ..values.request import MAX_GENERATION
-from .optimizer import HOW
+from .optimizer import check_optimizer
 from .tensors import check_dense, check_finite
 
 FORMAT = 1
@@ -62,14 +62,6 @@ _TYPES: dict[str, type] = {
     "format": int, "step": int, "samples": int, "model_state_dict": dict, "optimizer_state_dict": dict, "scaler": dict,
     "rng": list, "mode": str, "generation": int, "mode_history": list, "progress": dict, "data_fingerprint": str,
 }  # fmt: skip
-_ADAM = ("step", "exp_avg", "exp_avg_sq")
-_ELEMENTWISE = frozenset(
-    {
-        "acc_delta", "ax", "exp_avg", "exp_avg_sq", "exp_inf", "grad_avg", "max_exp_avg_sq", "momentum_buffer", "prev",
-        "square_avg", "step_size", "sum", "variance",
-    }
-)  # fmt: skip
-"""What torch's optimizers keep in the shape of the parameter."""
 _ENTRY: dict[str, type] = {"step": int, "mode": str, "generation": int, "source": str, "time": float}
 
 
@@ -173,91 +165,6 @@ def check_model(
     check_finite(saved, f"{where}: model_state_dict", nonfinite_buffers)
 
 
-def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.optim.Optimizer | None) -> None:
-    """Refuse an optimizer state that is not one, not finite, or not over the parameters of ``optimizer``.
-
-    Optimizer.load_state_dict itself compares the numbers of parameters only, and would take moments of any shape. A shape
-    that nobody knows before the optimizer made one is taken: the tensor is as large as its file at most.
-
-    Raises:
-        CheckpointError: with the parameter that does not fit.
-    """
-    state, groups = saved.get("state"), saved.get("param_groups")
-    if not isinstance(state, dict) or not isinstance(groups, list):
-        raise CheckpointError(f"{where}: optimizer_state_dict: expected the keys state and param_groups")
-    sizes = [
-        len(group["params"]) for group in groups if isinstance(group, dict) and isinstance(group.get("params"), list)
-    ]
-    parameters: list[torch.Tensor] = []
-    if optimizer is not None:
-        wanted = [len(group["params"]) for group in optimizer.param_groups]
-        if sizes != wanted:
-            raise CheckpointError(
-                f"{where}: optimizer_state_dict: expected groups of {wanted} parameters, found {sizes}; it is of another "
-                "optimizer"
-            )
-        for number, (group, ours) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
-            _check_group(group, ours, f"{where}: optimizer_state_dict: param_groups[{number}]")
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    needed = _ADAM if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else ()
-    for index, entry in state.items():
-        what = f"{where}: optimizer state of parameter {index}"
-        if not isinstance(index, int) or not isinstance(entry, dict) or not 0 <= index < sum(sizes):
-            raise CheckpointError(f"{what}: expected a dictionary for a parameter in [0, {sum(sizes) - 1}]")
-        missing = [name for name in needed if entry and not isinstance(entry.get(name), torch.Tensor)]
-        if missing:
-            raise CheckpointError(
-                f"{what}: expected a tensor {missing[0]}, found {entry.get(missing[0])!r}; it is damaged"
-            )
-        for name, value in entry.items():
-            if not isinstance(value, torch.Tensor):
-                tensor = optimizer is not None and _is_tensor(name, parameters[index], optimizer)
-                if tensor and value is not None:  # SGD without momentum keeps None
-                    raise CheckpointError(f"{what}: expected a tensor {name}, found {value!r}; it is damaged")
-                continue
-            check_dense(value, f"{what}: {name}")
-            shape = _shape(name, parameters[index], optimizer) if optimizer is not None else None
-            if shape is not None and value.shape != shape:
-                raise CheckpointError(f"{what}: {name}: expected {tuple(shape)}, found {tuple(value.shape)}")
-        check_finite(entry, what)
-
-
-def _is_tensor(name: object, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether what ``optimizer`` keeps under ``name`` is one. One that is not torch's may keep a number under any name."""
-    if isinstance(optimizer.state.get(parameter, {}).get(name), torch.Tensor):
-        return True
-    return name in _ELEMENTWISE and type(optimizer).__module__.startswith("torch.optim.")
-
-
-def _shape(name: object, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Size | None:
-    """Of what ``optimizer`` keeps of ``parameter`` under ``name``; None: it is not known."""
-    live = optimizer.state.get(parameter, {}).get(name)
-    if isinstance(live, torch.Tensor):
-        return live.shape
-    shape = parameter.shape
-    if name == "row_var":  # Adafactor's
-        return torch.Size((*shape[:-1], 1))
-    if name == "col_var":
-        return torch.Size((*shape[:-2], 1, *shape[-1:]))
-    return shape if name in _ELEMENTWISE else None
-
-
-def _check_group(group: dict[object, object], ours: dict[str, object], what: str) -> None:
-    """Refuse settings that the optimizer would trip over in its first step; those in HOW are never taken over."""
-    for name, value in ours.items():
-        if name not in ("params", *HOW) and name in group and not _fits(group[name], value):
-            raise CheckpointError(
-                f"{what}.{name}: expected a value such as {value!r}, found {group[name]!r}; the checkpoint is damaged"
-            )
-
-
-def _fits(value: object, ours: object) -> bool:
-    if isinstance(ours, (list, tuple)):
-        same = isinstance(value, (list, tuple)) and len(value) == len(ours)
-        return same and all(map(_fits, cast("list[object]", value), ours))
-    return not isinstance(ours, (int, float)) or isinstance(value, (int, float, torch.Tensor))
-
-
 def check_scaler(scaler: dict[str, object], where: Path) -> None:
     """Refuse a scaler's state that is not one. Raises CheckpointError."""
     scale, tracker = scaler.get("scale"), scaler.get("growth_tracker")
@@ -265,6 +172,9 @@ def check_scaler(scaler: dict[str, object], where: Path) -> None:
         raise CheckpointError(f"{where}: scaler.scale {scale!r}: expected a finite number above 0")
     if not isinstance(tracker, float) or not 0 <= tracker < float("inf"):
         raise CheckpointError(f"{where}: scaler.growth_tracker {tracker!r}: expected a finite number from 0 on")
+    left = scaler.get("overflows_left", 1.0)  # absent before hysteresis was
+    if not isinstance(left, float) or not 0 <= left < 2**31:
+        raise CheckpointError(f"{where}: scaler.overflows_left {left!r}: expected a number in [0, 2147483647]")
     factor, interval = scaler.get("factor", 1.0), scaler.get("growth_interval", 1.0)  # absent: nobody asked
     if not isinstance(factor, float) or not 0 < factor < float("inf"):
         raise CheckpointError(f"{where}: scaler.factor {factor!r}: expected a finite number above 0")

@@ -10,7 +10,8 @@ import torch
 
 from ..errors import CheckpointError
 from . import files, plain
-from .format import TrainingState, check_model, check_optimizer, validate
+from .format import TrainingState, check_model, validate
+from .optimizer import check_optimizer
 
 _NAME = re.compile(r"step-\d{12}")
 

@@ -1,13 +1,27 @@
-"""Giving an optimizer its saved state back, without what torch would change on the way."""
+"""An optimizer's saved state: checked, and given back without what torch would change on the way."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import torch
 
+from ..errors import CheckpointError
+from .tensors import check_dense, check_finite
+
 HOW = ("fused", "foreach", "capturable", "differentiable")
 """How the optimizer computes: a property of this process, not of the training."""
+_ADAM = ("step", "exp_avg", "exp_avg_sq")
+_ELEMENTWISE = frozenset(
+    {
+        "acc_delta", "ax", "exp_avg", "exp_avg_sq", "exp_inf", "grad_avg", "max_exp_avg_sq", "momentum_buffer", "prev",
+        "square_avg", "step_size", "sum", "variance",
+    }
+)  # fmt: skip
+"""What torch's optimizers keep in the shape of the parameter."""
 
 
 def load_optimizer(
@@ -31,3 +45,125 @@ def load_optimizer(
     ]
     optimizer.load_state_dict({**saved, "param_groups": kept})
     optimizer.zero_grad(set_to_none=True)
+
+
+def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.optim.Optimizer | None) -> None:
+    """Refuse an optimizer state that is not one, not finite, or not over the parameters of ``optimizer``.
+
+    Optimizer.load_state_dict itself compares the numbers of parameters only, and would take moments of any shape, in any
+    order: its kernels read beyond them. A shape that nobody knows before the optimizer made one is taken: the tensor is as
+    large as its file at most.
+
+    Raises:
+        CheckpointError: with the parameter that does not fit.
+    """
+    state, groups = saved.get("state"), saved.get("param_groups")
+    if not isinstance(state, dict) or not isinstance(groups, list):
+        raise CheckpointError(f"{where}: optimizer_state_dict: expected the keys state and param_groups")
+    known = [group for group in groups if isinstance(group, dict) and isinstance(group.get("params"), list)]
+    count = sum(len(group["params"]) for group in known)
+    parameters: list[torch.Tensor] = []
+    if optimizer is not None:
+        _check_groups(known, optimizer, where)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    needed: tuple[str, ...] = _ADAM if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else ()
+    if needed and any(group.get("amsgrad") for group in known):
+        needed = (*needed, "max_exp_avg_sq")
+    for index, entry in state.items():
+        what = f"{where}: optimizer state of parameter {index}"
+        if not isinstance(index, int) or not isinstance(entry, dict) or not 0 <= index < count:
+            raise CheckpointError(f"{what}: expected a dictionary for a parameter in [0, {count - 1}]")
+        missing = [name for name in needed if entry and not isinstance(entry.get(name), torch.Tensor)]
+        if missing:
+            raise CheckpointError(
+                f"{what}: expected a tensor {missing[0]}, found {entry.get(missing[0])!r}; it is damaged"
+            )
+        for name, value in entry.items():
+            _check_kept(name, value, what, (parameters[index], optimizer) if optimizer is not None else None)
+        check_finite(entry, what)
+
+
+def _check_groups(groups: Sequence[dict[str, object]], optimizer: torch.optim.Optimizer, where: Path) -> None:
+    what = f"{where}: optimizer_state_dict"
+    numbers = [cast("list[object]", group["params"]) for group in groups]
+    sizes, wanted = list(map(len, numbers)), [len(group["params"]) for group in optimizer.param_groups]
+    if sizes != wanted:
+        raise CheckpointError(
+            f"{what}: expected groups of {wanted} parameters, found {sizes}; it is of another optimizer"
+        )
+    # torch numbers them from 0, and gives each number's state to the parameter at its place.
+    order = [number for group in numbers for number in group]
+    if any(type(number) is not int for number in order) or order != list(range(sum(sizes))):
+        raise CheckpointError(
+            f"{what}: expected parameters 0 to {sum(sizes) - 1} in their order, found {str(order)[:60]}; it is damaged"
+        )
+    for number, (group, ours) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
+        _check_group(group, ours, f"{what}: param_groups[{number}]")
+
+
+def _check_kept(name: object, value: object, what: str, of: tuple[torch.Tensor, torch.optim.Optimizer] | None) -> None:
+    """What is kept under ``name``; ``of``: the parameter, and its optimizer."""
+    if not isinstance(value, torch.Tensor):
+        if of is not None and value is not None and _is_tensor(name, *of):  # SGD without momentum keeps None
+            raise CheckpointError(f"{what}: expected a tensor {name}, found {value!r}; it is damaged")
+        return
+    check_dense(value, f"{what}: {name}")
+    if name == "step" and (value.numel() != 1 or value.is_complex() or float(value) < 0):
+        raise CheckpointError(f"{what}: step: expected one number from 0 on, found {value!r}; it is damaged")
+    shape = _shape(name, *of) if of is not None else None
+    if shape is not None and value.shape != shape:
+        raise CheckpointError(f"{what}: {name}: expected {tuple(shape)}, found {tuple(value.shape)}")
+
+
+def _is_tensor(name: object, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether what ``optimizer`` keeps under ``name`` is one. One that is not torch's may keep a number under any name."""
+    if isinstance(optimizer.state.get(parameter, {}).get(name), torch.Tensor):
+        return True
+    return name in _ELEMENTWISE and type(optimizer).__module__.startswith("torch.optim.")
+
+
+def _shape(name: object, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Size | None:
+    """Of what ``optimizer`` keeps of ``parameter`` under ``name``; None: it is not known."""
+    live = optimizer.state.get(parameter, {}).get(name)
+    if isinstance(live, torch.Tensor):
+        return live.shape
+    shape = parameter.shape
+    if name == "row_var":  # Adafactor's
+        return torch.Size((*shape[:-1], 1))
+    if name == "col_var":
+        return torch.Size((*shape[:-2], 1, *shape[-1:]))
+    return shape if name in _ELEMENTWISE else None
+
+
+def _check_group(group: dict[str, object], ours: dict[str, object], what: str) -> None:
+    """Refuse settings that the optimizer would trip over in its first step; those in HOW are never taken over."""
+    for name, value in ours.items():
+        if name in ("params", *HOW) or name not in group:
+            continue
+        found = group[name]
+        if name == "lr" and isinstance(found, torch.Tensor) and found.numel() == 1:
+            found = found.item()  # torch takes either
+        if not _fits(found, value):
+            raise CheckpointError(
+                f"{what}.{name}: expected a value such as {value!r}, found {found!r}; the checkpoint is damaged"
+            )
+
+
+def _fits(value: object, ours: object) -> bool:
+    if isinstance(ours, (list, tuple)):
+        same = isinstance(value, (list, tuple)) and len(value) == len(ours)
+        return same and all(map(_fits, cast("list[object]", value), ours))
+    if isinstance(ours, bool):
+        return isinstance(value, bool)
+    if not isinstance(ours, (int, float)):
+        return not isinstance(ours, torch.Tensor) or ours.numel() != 1 or _is_number(value, ours.item())
+    return not isinstance(value, torch.Tensor) and _is_number(value, ours)
+
+
+def _is_number(value: object, ours: float) -> bool:
+    """Finite, and not negative where ours is not."""
+    if isinstance(value, torch.Tensor):
+        value = value.item() if value.numel() == 1 else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return value == ours or (math.isfinite(value) and (value >= 0 or ours < 0))

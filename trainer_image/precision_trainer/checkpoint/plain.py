@@ -14,7 +14,8 @@ import torch
 
 from ..errors import CheckpointError
 from . import files
-from .format import check_model, check_optimizer, validate
+from .format import check_model, validate
+from .optimizer import check_optimizer
 from .tensors import nonfinite_buffers
 
 MODEL, OPTIMIZER = "model_state_dict", "optimizer_state_dict"

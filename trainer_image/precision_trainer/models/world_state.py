@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from ..checkpoint import files, plain
-from ..checkpoint.format import FORMAT, ModeEntry, TrainingState, check_model, check_optimizer, validate
-from ..checkpoint.optimizer import load_optimizer
+from ..checkpoint.format import FORMAT, ModeEntry, TrainingState, check_model, validate
+from ..checkpoint.optimizer import check_optimizer, load_optimizer
 from ..checkpoint.rng import random_state, set_random_state
 from ..errors import CheckpointError
 from ..precision.trainer import ExtendedFP16Trainer

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..checkpoint import files, plain
-from ..checkpoint.format import check_model, check_optimizer, check_scaler
-from ..checkpoint.optimizer import load_optimizer
+from ..checkpoint.format import check_model, check_scaler
+from ..checkpoint.optimizer import check_optimizer, load_optimizer
 from ..checkpoint.tensors import check_finite
 from ..errors import CheckpointError
 

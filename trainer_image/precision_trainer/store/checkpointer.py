@@ -7,7 +7,7 @@ became of it shows at a later boundary, and never stops training.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +30,8 @@ from .saver import PATIENCE_SECONDS, Saver
 _HISTORY = 200
 """Mode changes kept; the oldest go first."""
 HEALTHY_AFTER_STEPS = 50
+_MAX_ERROR = 300
+"""Characters of an error that are logged."""
 
 Rewind = Callable[[str], "int | None"]
 """The sentinel's view of :meth:`Checkpointer.rewind`: reason in, step out; None if there was nothing to go back to."""
@@ -124,9 +126,7 @@ class Checkpointer:
         state = loaded.state
         self._apply(state)
         self.history = list(state["mode_history"])
-        for name, part in self._parts.items():
-            if name in state.get("parts", {}):
-                part.load_state_dict(state["parts"][name])
+        self._give_back(state.get("parts", {}))
         choice.tell_differences(state, self._trainer, self._fingerprint, self._log)
         self._log.event(
             "resumed",
@@ -136,6 +136,19 @@ class Checkpointer:
             mode=self._trainer.mode.wire,
         )
         return state["generation"]
+
+    def _give_back(self, kept: Mapping[str, dict[str, object]]) -> None:
+        """What others kept with the checkpoint. Each begins anew where its own is unreadable: training does not need it."""
+        for name, part in self._parts.items():
+            if name in kept:
+                try:
+                    part.load_state_dict(kept[name])
+                except Exception as error:  # noqa: BLE001  (whatever the content makes it raise)
+                    self._log.warning(
+                        "checkpoint_part_unreadable",
+                        f"expected what {name} keeps in a checkpoint, found something else ({type(error).__name__}: "
+                        f"{str(error)[:_MAX_ERROR]}); {name} begins anew",
+                    )
 
     def _apply(self, state: TrainingState, *, rewind: bool = False) -> None:
         trainer = self._trainer

@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 
 from ..checkpoint import files
-from ..checkpoint.format import FORMAT, ModeEntry, TrainingState, check_model, check_optimizer, validate
+from ..checkpoint.format import FORMAT, ModeEntry, TrainingState, check_model, validate
+from ..checkpoint.optimizer import check_optimizer
 from ..errors import CheckpointError, UnreadableError
 from ..values.logs import JsonLog
 from .lease import Lease
