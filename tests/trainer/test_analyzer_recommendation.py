@@ -98,6 +98,21 @@ def test_a_module_that_fails_in_a_mode_is_kept_in_fp32_by_a_setting_to_paste(
     assert trainer.mode.wire == "bf16"
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"), [("a[0]", "a[[]0]"), ("a*", "a[*]"), ("x,y", None), ("the model", "the model")]
+)
+def test_a_module_whose_name_reads_as_a_glob_is_kept_alone_and_one_that_no_list_can_name_is_not(
+    name: str, kept: str | None
+) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH))
+    model.add_module(name, Half("forward", torch.bfloat16))
+    model.add_module("ab", nn.Linear(WIDTH, 1))
+    found = probe(model, batch(0), mean_square, CPU).passed("bf16")
+    assert found is not None
+    assert [item.pattern for item in found.keep_fp32] == ([kept] if kept else [])
+    assert bool(found.failed) == (kept is None)
+
+
 def test_a_model_most_of_whose_modules_fail_in_a_mode_fails_in_it() -> None:
     layers = [layer for _ in range(9) for layer in (nn.Linear(WIDTH, WIDTH), Half("forward", torch.bfloat16))]
     found = probe(nn.Sequential(*layers), batch(0), mean_square, CPU).passed("bf16")

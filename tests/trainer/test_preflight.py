@@ -6,7 +6,7 @@ import json
 import types
 import weakref
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
@@ -27,7 +27,6 @@ from tests.support.training.preflight_scenarios import (
     model_that_fails,
     model_that_fails_on_marked,
 )
-from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import STOP, Session
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
@@ -314,39 +313,6 @@ def test_where_bf16_fails_the_sentinel_goes_on_to_fp32(mode: PrecisionMode) -> N
     assert trainer.mode is FP32
 
 
-def _of_each(results: list[dict[str, object]]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """What every rank found, by setting."""
-    return [(name, [cast("dict[str, Any]", result[name]) for result in results]) for name in results[0]]
-
-
-def test_all_ranks_leave_a_mode_that_one_of_them_fails_in(process_group: ProcessGroup) -> None:
-    for name, ranks in _of_each(process_group.run("preflight_scenarios.one_rank_fails")):
-        for rank in ranks:
-            assert rank["weights"] == rank["plain"]["weights"], name
-            assert rank["buffers"] == rank["plain"]["buffers"], name
-            assert (rank["mode"], rank["generation"]) == ("fp32", 0), name
-        assert ranks[0]["weights"] == ranks[1]["weights"], name
-        (message,) = ranks[0]["refused"]
-        assert f"rank 1: RuntimeError in its {name.split()[1]} pass in 1 (" in message, name
-        assert ranks[1]["refused"] == []
-
-
-def test_ranks_that_start_in_a_mode_that_one_of_them_fails_in_go_on_in_fp32(process_group: ProcessGroup) -> None:
-    for name, ranks in _of_each(process_group.run("preflight_scenarios.one_rank_fails_from_the_start")):
-        assert [rank["mode"] for rank in ranks] == ["fp32", "fp32"], name
-        assert ranks[0]["weights"] == ranks[1]["weights"], name
-        (message,) = ranks[0]["refused"]
-        assert message.startswith("bf16 refused: the model failed in it: rank 1: "), name
-
-
-def test_the_first_step_in_a_mode_that_works_is_that_of_ddp_bit_for_bit(process_group: ProcessGroup) -> None:
-    for name, ranks in _of_each(process_group.run("preflight_scenarios.a_mode_that_works")):
-        for rank in ranks:
-            assert rank["guarded"] == rank["plain"], name
-            assert rank["guarded"]["mode"] == "bf16", name
-        assert ranks[0]["guarded"]["weights"] == ranks[1]["guarded"]["weights"], name
-
-
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("mode", [BF16, FP32], ids=["from the start", "asked for"])
 @pytest.mark.parametrize("failing", [1, 2])
@@ -382,26 +348,46 @@ def test_micro_batches_of_a_mode_that_a_later_one_fails_in_are_left_out_of_the_s
         torch.testing.assert_close(ours, theirs)
 
 
-def test_a_later_micro_batch_that_fails_on_one_rank_leaves_the_earlier_ones_out_on_all(
-    process_group: ProcessGroup,
-) -> None:
-    results = process_group.run("preflight_scenarios.a_later_micro_batch_fails_on_one_rank")
-    expected = {"mode": "fp32", "as the rest": True}
-    assert results == [{"forward": expected, "backward": expected}] * 2
+def test_gradients_that_are_not_the_trainers_are_left_alone_by_a_trial_that_fails() -> None:
+    model = model_that_fails_on_marked("forward")
+    model.register_parameter("own", torch.nn.Parameter(torch.ones(2)))
+    trained = [p for name, p in model.named_parameters() if name != "own"]
+    config = ExtendedFP16Config(precision_mode=BF16, gradient_accumulation_steps=3)
+    trainer = ExtendedFP16Trainer(model, torch.optim.SGD(trained, lr=0.1), config, allow_cpu=True)
+    own = model.get_parameter("own")
+    own.grad = torch.full((2,), 2.0)
+    for micro in range(3):
+        trainer.backward_and_step(trainer.training_step(marked(micro, mark=micro == 1), loss_of))
+    assert trainer.modes.failed(BF16)
+    assert own.grad.tolist() == [2.0, 2.0]
 
 
-def test_a_rank_that_leaves_a_batch_out_meets_the_others_again(process_group: ProcessGroup) -> None:
-    for name, ranks in _of_each(process_group.run("preflight_scenarios.leaves_out_batches")):
-        assert ranks[0]["weights"] == ranks[1]["weights"], name
-        for number, rank in enumerate(ranks):
-            assert (rank["mode"], rank["refused"], rank["left_out"]) == ("bf16", [], 2 * number), name
+def test_a_step_whose_other_micro_batches_have_no_gradient_ends_all_the_same() -> None:
+    trainer = _trainer(model_that_fails_on_marked("forward"), BF16, gradient_accumulation_steps=2)
+    other = torch.nn.Linear(WIDTH, 1)
+    trainer.backward_and_step(trainer.training_step(marked(0, mark=False), loss_of))
+
+    def elsewhere(model: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            model(data)
+        return loss_of(other, data)
+
+    assert trainer.backward_and_step(trainer.training_step(marked(1, mark=True), elsewhere))
+    assert (trainer.step, trainer.modes.failed(BF16)) == (1, True)
 
 
-def test_a_validation_with_gradients_changes_nothing(process_group: ProcessGroup) -> None:
-    assert (
-        process_group.run("preflight_scenarios.validates_with_gradients")
-        == [{"mode": "bf16", "same 1": True, "same 2": True}] * 2
-    )
+def test_what_a_trial_began_is_forgotten_where_a_checkpoint_is_loaded_in_it(tmp_path: Path) -> None:
+    trainer = _trainer(model_that_fails("forward"), BF16, gradient_accumulation_steps=1)
+    plain = _trainer(model_that_fails("forward"))
+    for one in (trainer, plain):
+        one.save_checkpoint(tmp_path / "one.pt")
+    trainer.training_step(batch(0), loss_of)  # refused, computed in FP32, and given up
+    for one in (trainer, plain):
+        one.load_checkpoint(tmp_path / "one.pt")
+        torch.manual_seed(1)
+        for number in range(1, 4):
+            one.backward_and_step(one.training_step(batch(number), loss_of))
+    assert [p.tolist() for p in trainer.model.parameters()] == [p.tolist() for p in plain.model.parameters()]
 
 
 def test_what_a_rank_computed_in_a_refused_mode_is_gone_while_it_computes_it_once_more(
@@ -409,7 +395,13 @@ def test_what_a_rank_computed_in_a_refused_mode_is_gone_while_it_computes_it_onc
 ) -> None:
     trainer = _trainer(torch.nn.Linear(WIDTH, WIDTH), BF16)
     wrapped = types.SimpleNamespace(will_sync_module_buffers=lambda: False)
-    first = FirstStep(trainer.model, trainer.modes, trainer.device, wrapped=cast("DistributedDataParallel", wrapped))
+    first = FirstStep(
+        trainer.model,
+        trainer.modes,
+        trainer.optimizer,
+        trainer.device,
+        wrapped=cast("DistributedDataParallel", wrapped),
+    )
     others = iter(["OutOfMemoryError"])
     monkeypatch.setattr(
         "precision_trainer.precision.preflight.ddp.exchange",

@@ -254,6 +254,74 @@ def leaves_out_batches(rank: int, world: int) -> Result:
     }
 
 
+def what_scripts_do_around_a_trial(rank: int, world: int) -> Result:
+    """Guarded and not: a forward pass of the same model between a step's two passes, and one without gradients before it."""
+
+    def train(settings: Settings, *, between: bool, before: bool, guarded: bool) -> list[list[float]]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(Averaging(), torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 1))
+        config = ExtendedFP16Config(precision_mode=PrecisionMode.MIXED_BF16, use_ddp=True, **settings)  # type: ignore[arg-type]
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
+        number = 0
+        while trainer.step < 4:
+            trainer.begin_step()
+            if not guarded:
+                trainer.modes.trial = None
+            if before:
+                with torch.no_grad():
+                    trainer.module(batch(90 + rank))
+            for _ in range(config.gradient_accumulation_steps):
+                number += 1
+                loss = trainer.training_step(batch(number * world + rank), loss_of)
+                if between:
+                    loss_of(trainer.module, batch(80 + rank))
+                trainer.backward_and_step(loss)
+        trainer.drain()
+        return [p.detach().flatten().tolist() for p in (*model.parameters(), *model.buffers())]
+
+    found: Result = {}
+    for name, settings in SETTINGS.items():
+        for between, before in ((True, False), (False, True)):
+            # DDP itself waits for the gradients of the later forward pass where it seeks unused parameters, and after one it
+            # broadcasts before each micro-batch, where a trial does it once.
+            if between and name in ("unused_parameters_sought", "accumulation_and_buffers"):
+                continue
+            guarded, plain = (
+                train(settings, between=between, before=before, guarded=guards) for guards in (True, False)
+            )
+            found[f"{name} {'between' if between else 'before'}"] = {"guarded": guarded, "plain": plain}
+    return found
+
+
+def static_graph_and_buffers(rank: int, world: int) -> Result:
+    """Rank 1 fails before it calls the model, in the first step of the process."""
+    model = torch.nn.Sequential(Averaging(), torch.nn.Linear(WIDTH, 1))
+    config = ExtendedFP16Config(
+        precision_mode=PrecisionMode.MIXED_BF16, use_ddp=True, static_graph=True, broadcast_buffers=True
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
+    left_out = False
+
+    def loss_fn(net: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        nonlocal left_out
+        if rank == 1 and not left_out:
+            left_out = True
+            raise KeyError("label")
+        return loss_of(net, data)
+
+    number = 0
+    while trainer.step < 4:
+        number += 1
+        try:
+            trainer.backward_and_step(trainer.training_step(batch(number), loss_fn))
+        except KeyError:
+            continue
+    trainer.drain()
+    return {"steps": trainer.step, "weights": [p.tolist() for p in model.parameters()]}
+
+
 class FailsOnMarked(torch.nn.Module):
     """A kernel that does not exist in BF16 for the data that only some batches have."""
 

@@ -92,7 +92,7 @@ class PrecisionAnalyzer:
                 modes=[mode for mode in MODES if mode not in emulated],
                 steps=steps,
                 loss_scale=seen.loss_scale,
-                keep_fp32={item.mode: tuple(kept.module for kept in item.keep_fp32) for item in seen.modes},
+                keep_fp32={item.mode: tuple(kept.pattern for kept in item.keep_fp32) for item in seen.modes},
             )
         misaligned = misalignments(task.model, seen.modules)
         return Report(

@@ -8,6 +8,7 @@ computes between modules is not seen. The module itself is never touched: a copy
 from __future__ import annotations
 
 import copy
+import glob
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from precision_trainer.precision.preflight import THE_MODEL, LastEntered, what_failed, where_failed
+from precision_trainer.precision.preflight import LastEntered, what_failed, where_failed
 from precision_trainer.sentinel.islands import pin_by_name
 
 from .formats import BY_NAME
@@ -60,6 +61,16 @@ class KeepFp32:
 
     module: str
     why: str
+
+    @property
+    def pattern(self) -> str:
+        """For PRECISION_FP32_MODULES and ``fp32_modules``: this module and no other."""
+        return keep_pattern(self.module)
+
+
+def keep_pattern(name: str) -> str:
+    """A glob that matches the module's name alone."""
+    return glob.escape(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +147,9 @@ def probe(model: nn.Module, batch: object, loss: Loss, device: torch.device) -> 
 def _tried(mode: str, passes: Callable[[], ModeProbe], model: nn.Module, device: torch.device) -> ModeProbe:
     """What came of a mode; a kernel that does not exist for it is a finding, and its module stays in FP32."""
     keep: dict[str, str] = {}
+    keepable = {
+        name for name, _ in model.named_modules() if name and "," not in name
+    }  # a list of names is cut at commas
     with _pins_undone(model):
         while True:
             try:
@@ -143,11 +157,11 @@ def _tried(mode: str, passes: Callable[[], ModeProbe], model: nn.Module, device:
                 return replace(found, keep_fp32=tuple(KeepFp32(name, why) for name, why in keep.items()))
             except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
                 layer, failed = _failure(passes, model, error)
-            if layer is None or layer == THE_MODEL or layer in keep or len(keep) == _MOST_KEPT:
+            if layer is None or layer not in keepable or layer in keep or len(keep) == _MOST_KEPT:
                 nan = math.nan
                 return ModeProbe(mode, nan, nan, nan, nan, finite=False, activation_bytes=0, failed=failed)
             keep[layer] = f"the model fails in {mode}: {failed}"
-            pin_by_name(model, (layer,), device)
+            pin_by_name(model, (keep_pattern(layer),), device)
 
 
 def _failure(passes: Callable[[], object], model: nn.Module, error: Exception) -> tuple[str | None, str]:

@@ -144,7 +144,7 @@ def _settings(mode: str, scale: float, hardware: Hardware, keep: Iterable[KeepFp
         settings.append(f"FP16_LOSS_SCALE={scale:g}")
     if hardware.device == "cpu":
         settings.append("PRECISION_ALLOW_CPU=true")
-    names = ",".join(item.module for item in keep if item.module)
+    names = ",".join(item.pattern for item in keep if item.module)
     if names:
         settings.append(f"PRECISION_FP32_MODULES={names}")
     return tuple(settings)

@@ -23,10 +23,11 @@ from .ours import Process
 from .rounds import OwnTime, Step, Tick, interleave, median_interval, paired
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-ROUNDS, STEPS, TURNS, LEAD, WARM_UP = 100, 100, 10, 2, 100
-"""Ten turns are a round. A turn is ten steps, after two that find the caches as the others left them, which no training
+ROUNDS, STEPS, TURNS, LEAD, WARM_UP = 100, 100, 10, 3, 100
+"""Ten turns are a round. A turn is ten steps, after three that find the caches as the others left them, which no training
 does; bare PyTorch has one right beside each of a contender's. On a machine that others use, differences of turns of 100
-steps, with six others between them, scatter several times as much in the same time."""
+steps, with six others between them, scatter several times as much in the same time. Thirteen is no divisor of what ours
+does in one step of sixteen: all of it falls on counted steps as often as on others."""
 SAMPLES, WIDTH, CLASSES = 32, 64, 10
 SUFFIXES = {"": True, "_unclipped": False}
 """Of a contender's name, and whether it clips."""

@@ -111,6 +111,8 @@ def interleave(
         clocks: of those contenders that do something by the clock.
         seed: of the order within the rounds.
     """
+    if steps % turns:
+        raise ValueError(f"{steps} steps in {turns} turns: expected a multiple of them")
     for name, step in contenders.items():
         with clocks.get(name, contextlib.nullcontext()):
             for _ in range(warm_up):

@@ -220,6 +220,11 @@ def alone(wrapped: DistributedDataParallel) -> Iterator[None]:
         wrapped.find_unused_parameters, wrapped.require_forward_param_sync = searches, syncs
 
 
+def reduced(wrapped: DistributedDataParallel) -> None:
+    """What DDP notes after a step whose gradients it has reduced: before the next one buffers are broadcast."""
+    wrapped.require_forward_param_sync = True
+
+
 def sync_buffers(wrapped: DistributedDataParallel) -> None:
     """What DDP does before a forward pass, by itself: rank 0's buffers go to all ranks, where that was asked for."""
     if wrapped.will_sync_module_buffers():  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,13 +32,19 @@ class FirstStep:
         self,
         model: torch.nn.Module,
         modes: ModeControl,
+        optimizer: torch.optim.Optimizer,
         device: torch.device,
         *,
         wrapped: DistributedDataParallel | None = None,
         micro_batches: int = 1,
+        whole: bool = True,
     ) -> None:
         """For ``model``, a step of which has ``micro_batches``; ``wrapped`` in DDP, the ranks decide it with each other."""
+        self.whole = whole
+        """Backward passes are computed here too; else DDP computes them, and a mode is proven without. DDP takes its first
+        one over a static graph for the one that all others are like: that cannot be a trial."""
         self._model, self._modes, self._device, self._wrapped = model, modes, device, wrapped
+        self._optimizer = optimizer
         self._together = wrapped is not None
         self._micro_batches = micro_batches
         self._compute: Forward | None = None
@@ -58,14 +64,27 @@ class FirstStep:
         """Whether the next micro-batch of ``step`` is to be computed here."""
         return self._modes.trial is not None or self._apart == step
 
+    def forget(self, micro: int) -> None:
+        """The next micro-batch, number ``micro``, is computed elsewhere: what was begun here was given up."""
+        self._compute = None
+        if not micro:
+            self._left_out = 0
+
+    def restart(self) -> None:
+        """The steps to come have numbers that others had before."""
+        self._compute, self._left_out = None, 0
+        self._apart = self._synced = -1
+
     def end(self) -> None:
         """The step's last micro-batch was computed. Gradients of which some were left out become a mean again."""
         if self._left_out:
             weight = self._micro_batches / (self._micro_batches - self._left_out)
             self._left_out = 0
-            torch._foreach_mul_([p.grad for p in self._model.parameters() if p.grad is not None], weight)
+            for parameter in self._parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(weight)
 
-    def forward(self, compute: Forward, *, batch: object, step: int, micro: int, whole: bool = True) -> torch.Tensor:
+    def forward(self, compute: Forward, *, batch: object, step: int, micro: int) -> torch.Tensor:
         """The loss, by ``compute``: the forward pass in the mode in force, of which DDP's reducer knows nothing.
 
         Args:
@@ -73,12 +92,11 @@ class FirstStep:
             batch: what it is computed of.
             step: the step's number.
             micro: the micro-batch's number in it.
-            whole: the backward pass is computed here as well; else DDP computes it, and the mode is proven without it.
         """
-        self._compute = None
+        self.forget(micro)
         trial = self._modes.trial
         if trial is not None and self._apart != step:
-            if self._wrapped is not None and whole and self._synced != step:
+            if self._wrapped is not None and self.whole and self._synced != step:
                 # Not in the forward pass, where ranks would wait for one that failed in it.
                 self._synced = step
                 ddp.sync_buffers(self._wrapped)
@@ -89,19 +107,19 @@ class FirstStep:
             elif tried.failed:
                 reasons = tried.failed
                 del tried  # the graph: there need not be memory for a second one
-                return self._failed_forward(trial, compute, reasons, step=step, micro=micro, whole=whole)
-            elif not whole:
+                return self._failed_forward(trial, compute, reasons, step=step, micro=micro)
+            elif not self.whole:
                 self._modes.prove()
             if tried.result is not None:
-                self._compute = compute if whole else None
+                self._compute = compute if self.whole else None
                 return tried.result
             trial.restore()
         loss = compute()
-        self._compute = compute if whole else None
+        self._compute = compute if self.whole else None
         return loss
 
     def _failed_forward(
-        self, trial: Trial, compute: Forward, reasons: list[str], *, step: int, micro: int, whole: bool
+        self, trial: Trial, compute: Forward, reasons: list[str], *, step: int, micro: int
     ) -> torch.Tensor:
         loss = self._before(trial, compute, reasons, "forward", step=step, micro=micro)
         if loss is None:
@@ -112,7 +130,7 @@ class FirstStep:
                 self._drop(micro)
             if not self._together:
                 return loss
-        self._compute = compute if whole else None
+        self._compute = compute if self.whole else None
         return loss
 
     def _before(
@@ -152,8 +170,12 @@ class FirstStep:
     def _drop(self, micro: int) -> None:
         """Drop the gradients of this micro-batch, and of those before it: they are scaled for a mode that failed."""
         self._left_out = micro
-        for parameter in self._model.parameters():
+        for parameter in self._parameters():
             parameter.grad = None
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        """Those whose gradients are this trainer's: others of the model may have gradients of the script's own."""
+        return (parameter for group in self._optimizer.param_groups for parameter in group["params"])
 
     def backward(self, loss: torch.Tensor, run: Backward, *, step: int, micro: int) -> torch.Tensor:
         """Backward of the micro-batch that :meth:`forward` began, on this rank alone.

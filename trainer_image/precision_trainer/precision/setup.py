@@ -149,6 +149,13 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
+def untried(config: ExtendedFP16Config, mode: PrecisionMode, *, cold: bool) -> tuple[PrecisionMode, ...]:
+    """Modes that need no trial where training starts in ``mode``: nothing could be gone back to, or nothing can be tried."""
+    # DDP's own forward pass comes first over a static graph. Ranks would wait in it for the buffers of one that has failed.
+    blind = config.static_graph and config.broadcast_buffers
+    return (mode,) if mode is PrecisionMode.FP32 or cold or blind else ()
+
+
 def set_tf32(device: torch.device, *, allowed: bool | None) -> None:
     """Settle for this process whether FP32 on CUDA means TF32; None, or no CUDA: nothing is touched."""
     if device.type == "cuda" and allowed is not None:

@@ -42,7 +42,7 @@ from . import compiled, preflight, single_file
 from .boundary import Boundaries
 from .first_step import FirstStep
 from .mode_control import ModeControl
-from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode, tf32_in_force
+from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode, tf32_in_force, untried
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -123,7 +123,12 @@ class ExtendedFP16Trainer:
         self.stop_asked = False
 
         self.modes = ModeControl(
-            mode, scaler=self.scaler, sentinel=self.sentinel, log=log, rank=rank, proven=self._untried(mode)
+            mode,
+            scaler=self.scaler,
+            sentinel=self.sentinel,
+            log=log,
+            rank=rank,
+            proven=untried(self.config, mode, cold=self.cold is not None),
         )
         self._channel = Channel(world_size, self.device)
         self._boundaries = Boundaries(model, self._channel, self.modes, sentinel=self.sentinel, log=log, rank=rank)
@@ -156,22 +161,18 @@ class ExtendedFP16Trainer:
         self._first = FirstStep(
             model,
             self.modes,
+            optimizer,
             self.device,
             wrapped=self._ddp,
             micro_batches=self.config.gradient_accumulation_steps,
+            whole=not self.config.static_graph,
         )
-        # DDP takes its first backward pass for the one that all others are like: it cannot be a trial.
-        self._graph_unknown = self.config.static_graph
         self._probing = False
 
     @property
     def module(self) -> torch.nn.Module:
         """What to call for a forward pass: the model, under DDP where it is on."""
         return self._ddp if self._ddp is not None else self.model
-
-    def _untried(self, mode: PrecisionMode) -> tuple[PrecisionMode, ...]:
-        """Modes that need no trial, since there is nothing to go back to from them."""
-        return (mode,) if mode is PrecisionMode.FP32 or self.cold is not None else ()
 
     # --- the mode -----------------------------------------------------------------------------------------------------
 
@@ -234,6 +235,7 @@ class ExtendedFP16Trainer:
 
     def rewound(self) -> None:
         """The weights are other ones now (store/checkpointer.py)."""
+        self._first.restart()
         self._boundaries.rewound()
 
     def prewarm(
@@ -280,15 +282,11 @@ class ExtendedFP16Trainer:
             if self.modes.trial is None:
                 self._probing = self.sentinel.begin_probe(self.mode)
         if self._first.due(self.step):
-            whole = not self._graph_unknown
             loss = self._first.forward(
-                lambda: self._forward_alone(batch, loss_fn) if whole else self._forward(batch, loss_fn, reduces=True),
-                batch=batch,
-                step=self.step,
-                micro=self._micro_step,
-                whole=whole,
+                lambda: self._forward_alone(batch, loss_fn), batch=batch, step=self.step, micro=self._micro_step
             )
         else:
+            self._first.forget(self._micro_step)
             loss = self._forward(batch, loss_fn, reduces=last)
         if not isinstance(loss, torch.Tensor):
             raise ConfigError(
@@ -314,13 +312,17 @@ class ExtendedFP16Trainer:
 
     def _forward_alone(self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor]) -> torch.Tensor:
         """Of a micro-batch whose gradients DDP does not reduce, in whatever state its last forward pass left it."""
-        if self._ddp is None:
-            return self._forward(batch, loss_fn, reduces=False)
+        if self._ddp is None or not self._first.whole:
+            return self._forward(batch, loss_fn, reduces=True)
         compat.forget_forward(self._ddp)
         with ddp.alone(self._ddp):
             return self._forward(batch, loss_fn, reduces=False)
 
     def _backward_alone(self, loss: torch.Tensor) -> torch.Tensor:
+        if (
+            self._ddp is not None
+        ):  # a forward pass since, such as of another network's loss, has made it wait for gradients
+            compat.forget_forward(self._ddp)
         torch.autograd.backward(self._part(loss), self.scaler.scale_value if self.mode.uses_scaler else self._one)
         return loss
 
@@ -379,12 +381,13 @@ class ExtendedFP16Trainer:
             self._first.end()
             mean = [preflight.reduce(self.model, torch.cat((header, total.reshape(1))))]
             compat.forget_forward(self._ddp)  # it has noted which parameters were used, for a reduction of its own
+            ddp.reduced(self._ddp)
         else:
             telemetry = self._channel.telemetry
             telemetry.grad = None
             torch.autograd.backward((part, telemetry), (root, torch.cat((header, total.reshape(1)))))
             assert telemetry.grad is not None
-            self._graph_unknown = False
+            self._first.whole = True
             mean = [telemetry.grad]
         self._loss_sum = None
         self._update(mean)
@@ -442,3 +445,4 @@ class ExtendedFP16Trainer:
     def load_checkpoint(self, path: str | Path) -> None:
         """The inverse, in whatever mode; see single_file.load."""
         single_file.load(self, Path(path))
+        self._first.restart()

@@ -156,9 +156,12 @@ class GradientUpdate:
         told = vars(self._optimizer)
         if not self.on_device or self._first_momentum(parameters):
             self._zeroed = not self._found_inf.tolist()
-            if self._zeroed:
-                take_step(self._optimizer)
-            told.pop("grad_scale", None)
+            try:
+                if self._zeroed:
+                    take_step(self._optimizer)
+            finally:
+                if "grad_scale" in told and getattr(self._optimizer, "_step_supports_amp_scaling", False):
+                    del told["grad_scale"]
             return
         self._zeroed = False
         # The contract between torch.amp and fused optimizers: the kernel reads found_inf and rolls its own step count back.
