@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, FP16Trainer, PrecisionMode
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, FP16Trainer, PrecisionMode, WorldModel
 from precision_trainer.job.environment import SETTINGS
 from precision_trainer.precision.boot import Requests
 from precision_trainer.values.config import read_boot
@@ -39,7 +41,9 @@ class Watched(dict[str, str]):
 
 
 def _rows() -> Iterator[tuple[str, str, str]]:
-    table = PAGE.read_text(encoding="utf-8").split("| variable | `train`, `launch`, torchrun | classes |")[1]
+    table = PAGE.read_text(encoding="utf-8").split(
+        "| variable | `train`, `launch`, torchrun; `WorldModel` | the other classes |"
+    )[1]
     for line in table.splitlines()[2:]:
         if not line.startswith("|"):
             return
@@ -52,6 +56,45 @@ def test_the_table_names_every_setting_that_a_job_reads() -> None:
     Requests(read_boot(env, has_cuda=False), lambda _reason, _message: None, env)
     assert {name for name, job, _ in _rows() if job == "read"} == env.read
     assert env.read == SETTINGS.keys() - RANKS
+
+
+def test_the_table_names_every_setting_that_the_world_model_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = Watched({**os.environ, "ENABLE_FP16_TRAINING": "true"})
+    monkeypatch.setattr(os, "environ", env)
+    WorldModel()
+    assert {name for name, job, _ in _rows() if job == "read"} == env.read & SETTINGS.keys() - RANKS
+
+
+@pytest.mark.parametrize(("value", "mode"), [("maybe", "fp32"), ("", "fp32"), ("0", "fp32"), ("TRUE", "fp16")])
+@pytest.mark.parametrize("kind", [FP16Trainer, ExtendedFP16Trainer, WorldModel])
+def test_a_value_that_cannot_be_read_means_fp32_and_an_error_in_every_class(
+    kind: type, value: str, mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("not run: with CUDA nobody asks for it")
+    for name in SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ENABLE_FP16_TRAINING", "true")
+    monkeypatch.setenv("PRECISION_ALLOW_CPU", value)
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if kind is WorldModel:
+        low = WorldModel().fp16_enabled
+    elif kind is FP16Trainer:
+        low = FP16Trainer(model, optimizer).fp16_enabled
+    else:
+        config = ExtendedFP16Config(precision_mode=PrecisionMode.MIXED_FP16)
+        low = ExtendedFP16Trainer(model, optimizer, config).mode is not PrecisionMode.FP32
+    assert low == (mode != "fp32")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    errors = [line["message"] for line in lines if line.get("event") == "bad_setting"]
+    assert len(errors) == (value == "maybe")
+    assert all("PRECISION_ALLOW_CPU" in message for message in errors)
+
+
+def test_what_the_basic_trainer_takes_is_what_the_page_says() -> None:
+    taken = set(inspect.signature(FP16Trainer.__init__).parameters) - {"self", "model", "optimizer", "device"}
+    assert taken == {"enabled", "loss_scale", "allow_cpu"}
 
 
 def test_the_table_names_every_setting_that_the_classes_read(monkeypatch: pytest.MonkeyPatch) -> None:

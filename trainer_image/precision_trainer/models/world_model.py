@@ -65,7 +65,7 @@ class WorldModel:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._log = log or from_env()
         boot = read_boot(os.environ, has_cuda=self.device.type == "cuda")
-        self._requests = Requests(boot, self._refused)
+        self._requests = Requests(boot, self._refused, os.environ)
         self._start = self._requests.start(self._log)
         self._scaling = boot.scaling
         self._trainer: ExtendedFP16Trainer | None = None

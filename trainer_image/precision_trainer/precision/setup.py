@@ -32,7 +32,10 @@ def start_mode(config: ExtendedFP16Config, device: torch.device, log: JsonLog, a
     if mode is PrecisionMode.FP32 or device.type == "cuda":
         return mode
     if allow_cpu is None:
-        allow_cpu = parse_bool("PRECISION_ALLOW_CPU", os.environ.get("PRECISION_ALLOW_CPU", "")) or False
+        try:
+            allow_cpu = parse_bool("PRECISION_ALLOW_CPU", os.environ.get("PRECISION_ALLOW_CPU", "")) or False
+        except ConfigError as error:
+            log.error("bad_setting", str(error))
     if allow_cpu:
         return mode
     log.warning("fallback", f"{FALLBACK_LINE}: no CUDA device; PRECISION_ALLOW_CPU=true allows {mode.wire} on the CPU")
