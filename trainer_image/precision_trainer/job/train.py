@@ -22,6 +22,7 @@ from ..store.lease import Lease
 from ..store.lease_judge import holder_name
 from ..store.pod import pod_identity
 from ..store.runs import Runs
+from ..store.trials import MOST_DEATHS, TrialNotes
 from ..telemetry.bar import Bar, bar_for
 from ..telemetry.baseline import BaselineRecorder, fingerprint
 from ..telemetry.exporter import Exporter
@@ -140,8 +141,13 @@ class Session:
             log.warning("request_refused", message, reason=reason)
 
         requests = Requests(boot, refused, env)
+        self._notes = TrialNotes(options.checkpoint_dir, log, lease) if rank == 0 and options.checkpoint_dir else None
         # Rank 0 decides for the whole process group.
-        start = Start.from_wire(ddp.exchange(requests.start(log).to_wire() if rank == 0 else {})[0])
+        decided = requests.start(log) if rank == 0 else Start(PrecisionMode.FP32, "default")
+        deaths = self._notes.deaths(decided.mode, decided.generation) if self._notes is not None else 0
+        given_up = deaths >= MOST_DEATHS
+        wanted = replace(decided, mode=PrecisionMode.FP32, request=None) if given_up else decided
+        start = Start.from_wire(ddp.exchange(wanted.to_wire() if rank == 0 else {})[0])
 
         if rank == 0:
             log.event("clipping", message=f"gradient clipping (--max-grad-norm): {clipping(options)}")
@@ -157,6 +163,10 @@ class Session:
         )
         self.trainer.modes.applied = start.request
         self.trainer.modes.on_refused = refused
+        self.trainer.modes.trial_watch = self._notes
+        if given_up:
+            reason = f"{deaths} processes in a row were killed in their first step in it (memory, a kernel that faults)"
+            self.trainer.modes.tell_refused(decided.mode, decided.request, reason)
         if rank == 0:
             self.trainer.request_source = requests.source(lambda: self.trainer.applied)
         drill = installed(model, log)
@@ -242,6 +252,8 @@ class Session:
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, also after an error."""
+        if self._notes is not None:
+            self._notes.end()
         self.checkpointer.close()
 
 

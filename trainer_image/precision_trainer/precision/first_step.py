@@ -96,6 +96,7 @@ class FirstStep:
         self.forget(micro)
         trial = self._modes.trial
         if trial is not None and self._apart != step:
+            self._modes.begin_trial()
             if self._wrapped is not None and self.whole and self._synced != step:
                 # Not in the forward pass, where ranks would wait for one that failed in it.
                 self._synced = step

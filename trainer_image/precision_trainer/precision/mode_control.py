@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Protocol
 
 from ..sentinel.shell import Sentinel
 from ..step.scaler import LossScaler
@@ -13,6 +14,16 @@ from ..values.logs import JsonLog
 from ..values.modes import PrecisionMode
 from ..values.request import NOT_ALLOWED, PrecisionRequest
 from .preflight import Trial
+
+
+class TrialWatch(Protocol):
+    """Told, on rank 0, of the first step in a mode."""
+
+    def begin(self, mode: PrecisionMode, generation: int) -> None:
+        """It comes next, asked for by the request of ``generation``, or by none (0); told before each micro-batch of it."""
+
+    def end(self) -> None:
+        """It is over, well or not."""
 
 
 class ModeControl:
@@ -34,6 +45,8 @@ class ModeControl:
         """The last request applied; None before any."""
         self.on_refused: Callable[[str, str], None] | None = None
         """Told, on rank 0, of a request that was refused because the model fails in its mode: reason and message."""
+        self.trial_watch: TrialWatch | None = None
+        """Knows of trials that earlier processes did not survive."""
         self.declined = 0
         """Highest generation of a request that was refused."""
         self.trial: Trial | None = None
@@ -60,10 +73,20 @@ class ModeControl:
         """Whether the model failed in it."""
         return mode in self._failed
 
+    def begin_trial(self) -> None:
+        """The first step in the mode in force comes next."""
+        if self.trial_watch is not None:
+            self.trial_watch.begin(self.mode, self.generation)
+
+    def _end_trial(self) -> None:
+        self.trial = None
+        if self.trial_watch is not None:
+            self.trial_watch.end()
+
     def prove(self) -> None:
         """A step was computed in the mode in force, on all ranks."""
         self._proven.add(self.mode)
-        self.trial = None
+        self._end_trial()
 
     def take_undone(self) -> ModeChange | None:
         """The way back from a mode that failed, once: for the next boundary."""
@@ -110,7 +133,8 @@ class ModeControl:
 
         ``modes``: the one in force, and safer ones that failed with the same micro-batch.
         """
-        failed, self.trial = self.mode, None
+        failed = self.mode
+        self._end_trial()
         self._failed = self._failed | modes
         # Whatever comes now is not tried again: there is nothing left to go back to.
         self._proven.update({trial.mode, PrecisionMode.FP32} - self._failed)
@@ -151,7 +175,10 @@ class ModeControl:
     def _change(self, source: str, trial: Trial, step: int) -> ModeChange:
         before = self.mode
         self.mode = self._wanted()
-        self.trial = None if self.mode in self._proven else trial
+        if self.mode in self._proven:
+            self._end_trial()
+        else:
+            self.trial = trial
         if self.mode.uses_scaler and not before.uses_scaler:
             self._scaler.thaw()
         return ModeChange(before, self.mode, self.applied, step, time.time(), source)
