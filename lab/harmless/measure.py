@@ -22,7 +22,18 @@ from precision_trainer.distributed.ddp import cleanup_distributed, init_distribu
 from precision_trainer.distributed.launch import free_port
 from precision_trainer.errors import ConfigError
 
-DOMAINS = ("vision", "generative", "language", "graphs", "control", "precision", "habits", "distributed", "refused")
+DOMAINS = (
+    "vision",
+    "generative",
+    "language",
+    "graphs",
+    "control",
+    "precision",
+    "habits",
+    "batches",
+    "distributed",
+    "refused",
+)
 """The modules that hold the scripts."""
 ALSO_IN_BF16 = (
     "imagenet", "mnist", "siamese", "fast_neural_style", "style_transfer", "forward_forward", "dcgan", "spectral_gan",
