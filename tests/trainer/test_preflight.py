@@ -127,6 +127,32 @@ def test_a_batch_that_the_loss_writes_to_is_put_back_too(where: str, kind: str) 
     assert seen[0] == seen[1]
 
 
+def test_a_buffer_that_the_script_fills_anew_before_the_backward_pass_keeps_what_it_was_filled_with() -> None:
+    trainer = _trainer(model_that_fails("backward"), BF16)
+    buffer = batch(0)
+    loss = trainer.training_step(buffer, lambda model, data: loss_of(model, data.div_(2)))
+    buffer.copy_(batch(1))
+    trainer.backward_and_step(loss)
+    assert trainer.modes.failed(BF16)
+    assert not torch.equal(buffer, batch(0))
+
+
+class Unkept(torch.Tensor):
+    """Cannot be copied."""
+
+    def detach(self) -> torch.Tensor:
+        raise TypeError("no copies")
+
+
+@pytest.mark.parametrize(
+    "data", [torch.ones(4, WIDTH).as_subclass(Unkept), torch.ones(1).expand(2**15, 2**14)], ids=["unkept", "large"]
+)
+def test_a_batch_that_cannot_be_kept_is_trained_on_all_the_same(data: torch.Tensor) -> None:
+    trainer = _trainer(torch.nn.Linear(WIDTH, 1), BF16)
+    trainer.backward_and_step(trainer.training_step(data, lambda model, _: loss_of(model, batch(0))))
+    assert (trainer.mode, trainer.step) == (BF16, 1)
+
+
 def test_another_mode_can_be_asked_for_afterwards() -> None:
     trainer = _trainer(model_that_fails("forward", torch.bfloat16))
     _run(trainer, 12, {3: PrecisionRequest(1, BF16), 6: PrecisionRequest(2, FP16)})

@@ -214,7 +214,10 @@ BROKEN: dict[str, Callable[[dict[str, Any]], object]] = {
     "one parameter twice": lambda state: _group(state)["params"].__setitem__(1, 0),
     "a parameter that is no number": lambda state: _group(state)["params"].__setitem__(1, True),
     "no step": lambda state: state["optimizer_state_dict"]["state"][1].pop("step"),
+    "betas of 1": _setting("betas", (1.0, 1.0)),
+    "decay beyond any float": _setting("weight_decay", 10**400),
     "steps": _of_second("step", torch.zeros(3)),
+    "a step that is a switch": _of_second("step", torch.tensor(True)),
     "negative step": _of_second("step", torch.tensor(-1.0)),
     "moment": _of_second("exp_avg", {}),
     "overflows left": lambda state: state["scaler"].update(overflows_left="x"),
@@ -244,6 +247,43 @@ def test_what_others_keep_beside_the_weights_begins_anew_where_it_is_unreadable(
     assert session.events("complete")
     for line in session.events("checkpoint_part_unreadable"):
         assert line["message"].endswith(" begins anew")
+
+
+class _Strange(torch.optim.Optimizer):
+    """Not torch's: its settings and its state mean what it says."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.1, "sum": 0.0, "best": float("inf"), "warm": False, "name": None})
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            group.update(sum=-0.45, best=-3.0, warm=2, name="late")
+            for parameter in group["params"]:
+                self.state[parameter] = {"step": torch.tensor([-10.0, 3.0]), "kept": None}
+
+
+def test_what_good_optimizers_save_is_taken_however_it_looks() -> None:
+    weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(4)]
+
+    def checked(make: Callable[[], torch.optim.Optimizer], **settings: object) -> None:
+        trained = make()
+        for weight in weights:
+            weight.grad = torch.ones(2)
+        trained.step()
+        saved = trained.state_dict()
+        for group in saved["param_groups"]:
+            group.update(settings)
+        check_optimizer(saved, Path("file"), make())
+
+    halves: list[dict[str, Any]] = [{"params": weights[:2], "amsgrad": True}, {"params": weights[2:]}]
+    checked(lambda: torch.optim.AdamW([dict(half) for half in halves]))
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        checked(lambda: torch.optim.SGD([*weights[:2], weights[0]], lr=0.1, momentum=0.9))
+    checked(lambda: torch.optim.SGD(weights, lr=0.1, nesterov=True, momentum=0.9), nesterov=1, maximize=None)
+    checked(
+        lambda: torch.optim.lr_scheduler.StepLR(torch.optim.Adam(weights), 1).optimizer, initial_lr=torch.tensor(0.1)
+    )
+    checked(lambda: _Strange(weights))
 
 
 def test_a_rate_may_be_a_tensor_in_the_file_or_in_the_optimizer() -> None:

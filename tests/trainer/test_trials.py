@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def _notes(directory: Path) -> TrialNotes:
     return TrialNotes(str(directory), JsonLog())
 
 
-def test_each_process_that_ends_in_a_trial_counts_once_and_one_that_can_say_why_does_not(tmp_path: Path) -> None:
+def test_each_process_that_ends_in_a_trial_counts_once_and_one_that_survives_it_ends_the_count(tmp_path: Path) -> None:
     for died in range(3):
         notes = _notes(tmp_path)
         assert notes.deaths(BF16, 7) == died
@@ -34,11 +35,41 @@ def test_each_process_that_ends_in_a_trial_counts_once_and_one_that_can_say_why_
     assert _notes(tmp_path).deaths(BF16, 7) == 0
 
 
-def test_another_mode_or_another_request_is_tried_anew(tmp_path: Path) -> None:
+def test_another_mode_another_request_or_other_settings_are_tried_anew(tmp_path: Path) -> None:
     for _ in range(2):
         _notes(tmp_path).begin(BF16, 7)
     notes = _notes(tmp_path)
     assert (notes.deaths(BF16, 7), notes.deaths(BF16, 8), notes.deaths(FP16, 7)) == (2, 0, 0)
+    assert TrialNotes(str(tmp_path), JsonLog(), settings="half the batch").deaths(BF16, 7) == 0
+
+
+def test_a_process_that_is_asked_to_stop_in_a_trial_does_not_count(tmp_path: Path) -> None:
+    notes = _notes(tmp_path)
+    notes.begin(BF16, 7)
+    notes.stop()
+    notes.begin(BF16, 7)  # the next micro-batch, before the boundary
+    assert _notes(tmp_path).deaths(BF16, 7) == 0
+
+
+def test_a_slow_volume_takes_the_note_away_after_it_has_written_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    real = os.fsync
+
+    def slow(descriptor: int) -> None:
+        answers.wait()
+        real(descriptor)
+
+    monkeypatch.setattr("precision_trainer.store.trials.os.fsync", slow)
+    monkeypatch.setattr("precision_trainer.store.trials.WAIT_SECONDS", 0.01)
+    notes = _notes(tmp_path)
+    notes.begin(BF16, 7)
+    notes.end()
+    answers.set()
+    notes.close()
+    assert not (tmp_path / "trial.json").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_earlier_processes_left_stays_where_nothing_was_tried(tmp_path: Path) -> None:
@@ -64,13 +95,23 @@ def test_a_volume_that_refuses_is_said_and_stops_nothing(tmp_path: Path, capsys:
     assert json.loads(capsys.readouterr().out)["event"] == "trial_not_noted"
 
 
+@pytest.mark.parametrize("where", ["the forward pass", "the optimizer's step"])
 @pytest.mark.parametrize("asked", ["at the start", "while training"])
 def test_a_mode_that_kills_its_process_is_refused_at_the_third_start_and_training_goes_on(
-    start: Start, asked: str
+    start: Start, asked: str, where: str
 ) -> None:
-    command = ["-m", "precision_trainer", "train", TASK, "--checkpoint-lease-seconds", "3"]
-    env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}"}
-    first = start([*command, "--steps", "100000", "--step-interval-seconds", "0.01"], env)
+    command = [
+        "-m",
+        "precision_trainer",
+        "train",
+        TASK,
+        "--checkpoint-lease-seconds",
+        "3",
+        "--step-interval-seconds",
+        "0.01",
+    ]
+    env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}", "TEST_DIES_IN": where}
+    first = start([*command, "--steps", "100000"], env)
     if asked == "while training":
         first.until_training()
     first.request.write_text('{"generation":7,"mode":"bf16"}')
@@ -81,7 +122,5 @@ def test_a_mode_that_kills_its_process_is_refused_at_the_third_start_and_trainin
         assert last.process.wait(60) == 0, last.text
         (refused,) = last.events("request_refused")
         assert refused["reason"] == "NotAllowed"
-        assert (
-            "request 7 for bf16 refused: the model failed in it: 2 processes in a row were killed" in refused["message"]
-        )
+        assert "request 7 for bf16 refused: the model failed in it: 2 processes in a row ended in" in refused["message"]
         assert last.events("complete")

@@ -1,4 +1,7 @@
-"""A task whose model kills its process in BF16, as the kernel does where memory is short: nothing can be caught."""
+"""A task that kills its process in BF16, as the kernel does where memory is short: nothing can be caught.
+
+TEST_DIES_IN says where: ``the forward pass``, or ``the optimizer's step`` after it, which takes memory for its state.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import signal
 from collections.abc import Callable
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 
 class Deadly(torch.nn.Module):
@@ -15,12 +19,20 @@ class Deadly(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(8, 8)
+        self.low = False
+        if os.environ["TEST_DIES_IN"] == "the optimizer's step":
+            register_optimizer_step_pre_hook(lambda *_: _die() if self.low else None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.layer(x)
-        if out.dtype is torch.bfloat16:
-            os.kill(os.getpid(), signal.SIGKILL)
+        self.low = out.dtype is torch.bfloat16
+        if self.low and os.environ["TEST_DIES_IN"] == "the forward pass":
+            _die()
         return out
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def deadly_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], object]:

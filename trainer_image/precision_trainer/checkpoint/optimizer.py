@@ -66,13 +66,13 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
     if optimizer is not None:
         _check_groups(known, optimizer, where)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    needed: tuple[str, ...] = _ADAM if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else ()
-    if needed and any(group.get("amsgrad") for group in known):
-        needed = (*needed, "max_exp_avg_sq")
+    adam = _ADAM if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else ()
+    amsgrad = {index for group in known if group.get("amsgrad") for index in group["params"]}
     for index, entry in state.items():
         what = f"{where}: optimizer state of parameter {index}"
         if not isinstance(index, int) or not isinstance(entry, dict) or not 0 <= index < count:
             raise CheckpointError(f"{what}: expected a dictionary for a parameter in [0, {count - 1}]")
+        needed = (*adam, "max_exp_avg_sq") if adam and index in amsgrad else adam
         missing = [name for name in needed if entry and not isinstance(entry.get(name), torch.Tensor)]
         if missing:
             raise CheckpointError(
@@ -91,14 +91,14 @@ def _check_groups(groups: Sequence[dict[str, object]], optimizer: torch.optim.Op
         raise CheckpointError(
             f"{what}: expected groups of {wanted} parameters, found {sizes}; it is of another optimizer"
         )
-    # torch numbers them from 0, and gives each number's state to the parameter at its place.
-    order = [number for group in numbers for number in group]
-    if any(type(number) is not int for number in order) or order != list(range(sum(sizes))):
+    # torch gives each number's state to the parameter at its place.
+    ours_too = [group["params"] for group in optimizer.state_dict()["param_groups"]]
+    if numbers != ours_too or any(type(number) is not int for group in numbers for number in group):
         raise CheckpointError(
-            f"{what}: expected parameters 0 to {sum(sizes) - 1} in their order, found {str(order)[:60]}; it is damaged"
+            f"{what}: expected parameters numbered {str(ours_too)[:60]}, found {str(numbers)[:60]}; it is damaged"
         )
     for number, (group, ours) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
-        _check_group(group, ours, f"{what}: param_groups[{number}]")
+        _check_group(group, ours, f"{what}: param_groups[{number}]", strictly=_is_torchs(optimizer))
 
 
 def _check_kept(name: object, value: object, what: str, of: tuple[torch.Tensor, torch.optim.Optimizer] | None) -> None:
@@ -108,7 +108,8 @@ def _check_kept(name: object, value: object, what: str, of: tuple[torch.Tensor, 
             raise CheckpointError(f"{what}: expected a tensor {name}, found {value!r}; it is damaged")
         return
     check_dense(value, f"{what}: {name}")
-    if name == "step" and (value.numel() != 1 or value.is_complex() or float(value) < 0):
+    odd = value.numel() != 1 or value.is_complex() or value.dtype is torch.bool or float(value) < 0
+    if name == "step" and odd and (of is None or _is_torchs(of[1])):
         raise CheckpointError(f"{what}: step: expected one number from 0 on, found {value!r}; it is damaged")
     shape = _shape(name, *of) if of is not None else None
     if shape is not None and value.shape != shape:
@@ -119,7 +120,7 @@ def _is_tensor(name: object, parameter: torch.Tensor, optimizer: torch.optim.Opt
     """Whether what ``optimizer`` keeps under ``name`` is one. One that is not torch's may keep a number under any name."""
     if isinstance(optimizer.state.get(parameter, {}).get(name), torch.Tensor):
         return True
-    return name in _ELEMENTWISE and type(optimizer).__module__.startswith("torch.optim.")
+    return name in _ELEMENTWISE and _is_torchs(optimizer)
 
 
 def _shape(name: object, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Size | None:
@@ -135,15 +136,20 @@ def _shape(name: object, parameter: torch.Tensor, optimizer: torch.optim.Optimiz
     return shape if name in _ELEMENTWISE else None
 
 
-def _check_group(group: dict[str, object], ours: dict[str, object], what: str) -> None:
+def _is_torchs(optimizer: torch.optim.Optimizer) -> bool:
+    """One of torch's own, of which it is known what its settings mean."""
+    return type(optimizer).__module__.startswith("torch.optim.")
+
+
+def _check_group(group: dict[str, object], ours: dict[str, object], what: str, *, strictly: bool) -> None:
     """Refuse settings that the optimizer would trip over in its first step; those in HOW are never taken over."""
     for name, value in ours.items():
         if name in ("params", *HOW) or name not in group:
             continue
         found = group[name]
-        if name == "lr" and isinstance(found, torch.Tensor) and found.numel() == 1:
+        if name.endswith("lr") and isinstance(found, torch.Tensor) and found.numel() == 1:
             found = found.item()  # torch takes either
-        if not _fits(found, value):
+        if not _fits(found, value) or (strictly and not _is_sound(name, found, value)):
             raise CheckpointError(
                 f"{what}.{name}: expected a value such as {value!r}, found {found!r}; the checkpoint is damaged"
             )
@@ -153,17 +159,23 @@ def _fits(value: object, ours: object) -> bool:
     if isinstance(ours, (list, tuple)):
         same = isinstance(value, (list, tuple)) and len(value) == len(ours)
         return same and all(map(_fits, cast("list[object]", value), ours))
+    if isinstance(ours, bool) and value is None:
+        return True
+    return not isinstance(ours, (int, float)) or isinstance(value, (int, float, torch.Tensor))
+
+
+def _is_sound(name: str, value: object, ours: object) -> bool:
+    """What torch's constructors ask of it: a switch, or a finite number from 0 on, and below 1 where it is a beta's."""
+    if isinstance(ours, (list, tuple)):
+        return all(_is_sound(name, one, other) for one, other in zip(cast("list[object]", value), ours, strict=True))
     if isinstance(ours, bool):
-        return isinstance(value, bool)
+        return value in (None, False, True)
     if not isinstance(ours, (int, float)):
-        return not isinstance(ours, torch.Tensor) or ours.numel() != 1 or _is_number(value, ours.item())
-    return not isinstance(value, torch.Tensor) and _is_number(value, ours)
-
-
-def _is_number(value: object, ours: float) -> bool:
-    """Finite, and not negative where ours is not."""
-    if isinstance(value, torch.Tensor):
-        value = value.item() if value.numel() == 1 else None
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return True
+    if isinstance(value, torch.Tensor) or not isinstance(value, (int, float)):
         return False
-    return value == ours or (math.isfinite(value) and (value >= 0 or ours < 0))
+    try:
+        number = float(value)
+    except OverflowError:
+        return False
+    return value == ours or (math.isfinite(number) and number >= 0 and (name != "betas" or number < 1))

@@ -33,6 +33,8 @@ class StopFlag:
         self._training = False
         self.at_early_exit: Callable[[], None] | None = None
         """Called, for a moment at most, before a signal ends the process at once."""
+        self.at_stop: Callable[[], None] | None = None
+        """Called once training has begun and a signal came; in another thread, and quickly."""
         self.name: str | None = None
         """The signal's name, once one came."""
 
@@ -74,6 +76,8 @@ class StopFlag:
                     # A volume that does not answer must not keep the process.
                     briefly(self.at_early_exit, "early exit", _EARLY_EXIT_SECONDS)
                 os._exit(EXIT_STOPPED)
+        if self.at_stop is not None:
+            self.at_stop()
 
     def training_begins(self) -> None:
         """From here on a stop goes through a step boundary and a checkpoint."""

@@ -72,7 +72,7 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
         take_lease_together(lease, options.ddp_timeout_seconds)
         bar = bar_for(rank, options.steps)
         session = Session(options, log, stop, metrics, rank, world_size, bar=bar, lease=lease)
-        return session.loop.run()
+        return session.run()
     except MissingRankError as error:
         if ddp.in_one_pod():
             raise
@@ -134,14 +134,17 @@ class Session:
         cuda = torch.cuda.is_available() and options.backend != "gloo"
         self._device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
         boot = read_boot(env, has_cuda=cuda)
-        self._check_process_group(boot)
+        settings = self._check_process_group(boot)
 
         def refused(reason: str, message: str) -> None:
             metrics.request_error(reason)
             log.warning("request_refused", message, reason=reason)
 
         requests = Requests(boot, refused, env)
-        self._notes = TrialNotes(options.checkpoint_dir, log, lease) if rank == 0 and options.checkpoint_dir else None
+        self._notes = None
+        if rank == 0 and options.checkpoint_dir:
+            self._notes = TrialNotes(options.checkpoint_dir, log, lease, settings=settings)
+            stop.at_stop = self._notes.stop
         # Rank 0 decides for the whole process group.
         decided = requests.start(log) if rank == 0 else Start(PrecisionMode.FP32, "default")
         deaths = self._notes.deaths(decided.mode, decided.generation) if self._notes is not None else 0
@@ -165,7 +168,10 @@ class Session:
         self.trainer.modes.on_refused = refused
         self.trainer.modes.trial_watch = self._notes
         if given_up:
-            reason = f"{deaths} processes in a row were killed in their first step in it (memory, a kernel that faults)"
+            reason = (
+                f"{deaths} processes in a row ended in their first step in it (memory, a kernel that faults); it is tried "
+                "again under another request or other settings, or once trial.json is gone from the checkpoint directory"
+            )
             self.trainer.modes.tell_refused(decided.mode, decided.request, reason)
         if rank == 0:
             self.trainer.request_source = requests.source(lambda: self.trainer.applied)
@@ -242,18 +248,28 @@ class Session:
         names = [mode.wire for mode in first]
         self._log.event("compiled", backend=self._options.compile, modes=names, seconds=round(seconds, 3))
 
-    def _check_process_group(self, boot: Boot) -> None:
+    def _check_process_group(self, boot: Boot) -> str:
+        """The settings that all ranks share, as text."""
         setting = asdict(self._options)
         # Where a rank keeps files and how it serves metrics is its own affair.
         for name in ("checkpoint_dir", "resume_from", "metrics_port"):
             del setting[name]
         setting |= {"torch": torch.__version__, "device": self._device.type, "scaling": repr(boot.scaling)}
         ddp.check_same(setting)
+        # How long to train is no matter of the mode.
+        return repr(sorted((name, value) for name, value in setting.items() if name != "steps"))
+
+    def run(self) -> int:
+        """Train; see :meth:`Loop.run`."""
+        code = self.loop.run()
+        if self._notes is not None:
+            self._notes.end()
+        return code
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, also after an error."""
         if self._notes is not None:
-            self._notes.end()
+            self._notes.close()
         self.checkpointer.close()
 
 

@@ -112,6 +112,7 @@ class FirstStep:
             elif not self.whole:
                 self._modes.prove()
             if tried.result is not None:
+                trial.computed()
                 self._compute = compute if self.whole else None
                 return tried.result
             trial.restore()
@@ -205,6 +206,7 @@ class FirstStep:
                 self._modes.prove()
             return loss
         else:
+            trial.leave_rewritten()
             reasons = self._where(trial, lambda: run(compute()), micro) or tried.failed
             again = self._before(trial, lambda: run(compute()), reasons, "backward", step=step, micro=micro)
             if again is not None:

@@ -47,6 +47,8 @@ class ModeControl:
         """Told, on rank 0, of a request that was refused because the model fails in its mode: reason and message."""
         self.trial_watch: TrialWatch | None = None
         """Knows of trials that earlier processes did not survive."""
+        self.watched = False
+        """It was told of a trial, and not of its end."""
         self.declined = 0
         """Highest generation of a request that was refused."""
         self.trial: Trial | None = None
@@ -76,17 +78,19 @@ class ModeControl:
     def begin_trial(self) -> None:
         """The first step in the mode in force comes next."""
         if self.trial_watch is not None:
+            self.watched = True
             self.trial_watch.begin(self.mode, self.generation)
 
-    def _end_trial(self) -> None:
-        self.trial = None
-        if self.trial_watch is not None:
+    def end_trial(self) -> None:
+        """At the boundary after a step that was watched: its update is made as well, and an optimizer takes memory too."""
+        if self.trial is None and self.trial_watch is not None:
+            self.watched = False
             self.trial_watch.end()
 
     def prove(self) -> None:
         """A step was computed in the mode in force, on all ranks."""
         self._proven.add(self.mode)
-        self._end_trial()
+        self.trial = None
 
     def take_undone(self) -> ModeChange | None:
         """The way back from a mode that failed, once: for the next boundary."""
@@ -133,8 +137,7 @@ class ModeControl:
 
         ``modes``: the one in force, and safer ones that failed with the same micro-batch.
         """
-        failed = self.mode
-        self._end_trial()
+        failed, self.trial = self.mode, None
         self._failed = self._failed | modes
         # Whatever comes now is not tried again: there is nothing left to go back to.
         self._proven.update({trial.mode, PrecisionMode.FP32} - self._failed)
@@ -175,10 +178,7 @@ class ModeControl:
     def _change(self, source: str, trial: Trial, step: int) -> ModeChange:
         before = self.mode
         self.mode = self._wanted()
-        if self.mode in self._proven:
-            self._end_trial()
-        else:
-            self.trial = trial
+        self.trial = None if self.mode in self._proven else trial
         if self.mode.uses_scaler and not before.uses_scaler:
             self._scaler.thaw()
         return ModeChange(before, self.mode, self.applied, step, time.time(), source)

@@ -28,6 +28,8 @@ from ..values.request import PrecisionRequest
 Result = TypeVar("Result")
 _MAX_REASON = 300
 """Characters of an error that are told."""
+_MAX_KEPT_BYTES = 256 * 2**20
+"""Of a batch that is kept for the case that its loss writes to it: a larger one may be a whole data set in a file."""
 THE_MODEL = "the model"
 """In the place of a name, which the whole of it does not have."""
 
@@ -40,13 +42,26 @@ class Trial:
         self.mode, self.requested, self.applied = mode, requested, applied
         self._state: ForwardState | None = None
         self._batch: list[tuple[torch.Tensor, int, torch.Tensor]] = []
+        """Its tensors, their versions, and copies."""
+        self._after: list[int] = []
 
     def remember(self, model: torch.nn.Module, device: torch.device, batch: object) -> None:
         """Keep what a forward pass changes, and what a loss may write to."""
         self._state = ForwardState(model, device)
         self._batch = []
-        with contextlib.suppress(RuntimeError):  # no memory for it: then it is not kept
-            self._batch = [(tensor, version(tensor), tensor.detach().clone()) for tensor in tensors_in(batch)]
+        with contextlib.suppress(Exception):  # no memory for it, or tensors that are not copied: then it is not kept
+            tensors = tensors_in(batch)
+            if sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= _MAX_KEPT_BYTES:
+                self._batch = [(tensor, version(tensor), tensor.detach().clone()) for tensor in tensors]
+
+    def computed(self) -> None:
+        """The forward pass is over: what is written to the batch from here on is the script's own."""
+        self._after = [version(tensor) for tensor, _, _ in self._batch]
+
+    def leave_rewritten(self) -> None:
+        """Let go of tensors that the script has filled anew since the forward pass."""
+        pairs = zip(self._batch, self._after, strict=False)
+        self._batch = [kept for kept, after in pairs if version(kept[0]) == after]
 
     def restore(self) -> None:
         """Put it back."""

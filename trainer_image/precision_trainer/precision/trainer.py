@@ -219,6 +219,8 @@ class ExtendedFP16Trainer:
             )
         if self._begun:
             return Boundary(self.step, (), None, checkpoint=False, stop=False)
+        if self.modes.watched:
+            self.modes.end_trial()
         boundary = self._boundaries.read(self.step, keep=self._channel.delay - 1)
         self._begun = True
         if self.rank == 0 and self.request_source is not None:

@@ -1,14 +1,17 @@
-"""Modes that killed the process which tried them: out of memory, a kernel that faults. Nothing in that process can say so.
+"""Modes that ended the process which tried them: out of memory, a kernel that faults. Nothing in that process can go back.
 
-So a note is written before the first step in a mode, and taken away after it. A process that finds notes of as many earlier
-ones as MOST_DEATHS, of the same mode and request, does not try it again: else the restarts would go on for ever.
+So a note is written before the first step in a mode, and taken away at the boundary after it, or where the process is asked
+to stop. A process that finds a note of MOST_DEATHS earlier ones, of the same mode, request and settings, does not try it
+again: else the restarts would go on for ever.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -22,46 +25,86 @@ MOST_DEATHS = 2
 """One may be of another cause: a node that was lost, a pod that was deleted in that moment."""
 WAIT_SECONDS = 1.0
 """How long a step waits for a note: a volume that hangs must not stop training."""
+_CLOSE_SECONDS = 5.0
+Key = tuple[str, int, str]
+"""Mode, generation of the request, and a digest of the job's settings."""
+_KEY = ("mode", "generation", "settings")
 
 
 class TrialNotes:
     """The note of one checkpoint directory. Rank 0 only."""
 
-    def __init__(self, directory: str, log: JsonLog, lease: Lease | None = None) -> None:
-        """Read what earlier processes left; nothing is written while ``lease`` is not held."""
+    def __init__(self, directory: str, log: JsonLog, lease: Lease | None = None, *, settings: str = "") -> None:
+        """Read what earlier processes left; nothing is written while ``lease`` is not held.
+
+        ``settings``: of the job, as text. Where they are other ones now, what happened under the former says nothing.
+        """
         self._path = Path(directory) / "trial.json"
         self._log, self._lease = log, lease
+        self._settings = hashlib.sha256(settings.encode()).hexdigest()[:16]
         self._key, self._deaths = self._read()
+        self._lock = threading.Lock()
         self._job: Future[None] | None = None
-        self._open = False
+        self._open = self._stopped = False
 
     def deaths(self, mode: PrecisionMode, generation: int) -> int:
-        """How many processes in a row ended in their first step in ``mode``, under this request."""
-        return self._deaths if self._key == (mode.wire, generation) else 0
+        """How many processes in a row ended in their first step in ``mode``, under this request and these settings."""
+        return self._deaths if self._key == (mode.wire, generation, self._settings) else 0
 
     def begin(self, mode: PrecisionMode, generation: int) -> None:
         """The first step in ``mode`` comes next; may be repeated while it does."""
-        if self._open and self._key == (mode.wire, generation):
+        key = mode.wire, generation, self._settings
+        if self._stopped or (self._open and self._key == key):
             return
-        deaths = self.deaths(mode, generation) + 1
-        self._key, self._deaths, self._open = (mode.wire, generation), deaths, True
+        self._deaths = self.deaths(mode, generation) + 1
+        self._key, self._open = key, True
         self._do(self._write)
 
     def end(self) -> None:
-        """It is over, well or not; or this process ends and can say why."""
-        if self._open:
-            self._key, self._deaths, self._open = ("", 0), 0, False
-            self._do(lambda: self._path.unlink(missing_ok=True))
+        """It is over, well or not."""
+        with self._lock:
+            was_open, self._open = self._open, False
+        if was_open:
+            self._do(self._remove)
+
+    def stop(self) -> None:
+        """This process was asked to end: whatever becomes of it, the mode is not to blame. From any thread."""
+        self._stopped = True
+        self.end()
+
+    def close(self) -> None:
+        """Wait for what is being written, but not for a volume that hangs."""
+        if self._job is not None:
+            wait([self._job], _CLOSE_SECONDS)
 
     def _do(self, work: Callable[[], None]) -> None:
-        if self._job is not None and not self._job.done():
-            return  # the volume hangs: a note more or less is not worth a wait
-        self._job = begin(work, "trial")
-        if wait([self._job], WAIT_SECONDS).done and (error := self._job.exception()) is not None:
-            self._log.warning(
-                "trial_not_noted",
-                f"{self._path} cannot be written ({error}); a mode that kills the process would be tried at every restart",
-            )
+        """In the order of the calls, whatever the volume takes for each."""
+        with self._lock:
+            before = self._job
+
+            def in_order() -> None:
+                if before is not None:
+                    wait([before])
+                work()
+
+            try:
+                job = self._job = begin(in_order, "trial")
+            except RuntimeError as failure:  # no thread to be had
+                self._tell(failure)
+                return
+        if wait([job], WAIT_SECONDS).done and (error := job.exception()) is not None:
+            self._tell(error)
+
+    def _tell(self, error: BaseException) -> None:
+        self._log.warning(
+            "trial_not_noted",
+            f"{self._path} cannot be written ({error}); a mode that kills the process would be tried at every restart",
+        )
+
+    def _remove(self) -> None:
+        if self._lease is not None:
+            self._lease.check()  # else it is another process's note
+        self._path.unlink(missing_ok=True)
 
     def _write(self) -> None:
         if self._lease is not None:
@@ -70,7 +113,7 @@ class TrialNotes:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "w", encoding="utf-8") as file:
-                json.dump({"mode": self._key[0], "generation": self._key[1], "deaths": self._deaths}, file)
+                json.dump(dict(zip((*_KEY, "deaths"), (*self._key, self._deaths), strict=True)), file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self._path)
@@ -78,17 +121,19 @@ class TrialNotes:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
-    def _read(self) -> tuple[tuple[str, int], int]:
+    def _read(self) -> tuple[Key, int]:
+        nothing: Key = ("", 0, "")
         try:
             raw = json.loads(self._path.read_text(encoding="utf-8"))
-            mode, generation, deaths = raw["mode"], raw["generation"], raw["deaths"]
+            mode, generation, settings, deaths = (raw[name] for name in (*_KEY, "deaths"))
         except FileNotFoundError:
-            return ("", 0), 0
-        except (OSError, ValueError, TypeError, KeyError):
-            mode = generation = deaths = None
-        if isinstance(mode, str) and type(generation) is int and type(deaths) is int:
-            return (mode, generation), deaths
+            return nothing, 0
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            mode = generation = settings = deaths = None
+        texts = isinstance(mode, str) and isinstance(settings, str)
+        if texts and type(generation) is int and type(deaths) is int:
+            return (mode, generation, settings), deaths
         self._log.warning(
             "trial_unreadable", f"{self._path} is no note of a trial; modes are tried as if none had failed"
         )
-        return ("", 0), 0
+        return nothing, 0
