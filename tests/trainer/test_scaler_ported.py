@@ -56,6 +56,15 @@ class _Pair:
         assert isinstance(gradient, torch.Tensor)
         gradient.fill_(float("inf"))
 
+    def overflow_once(self) -> None:
+        """The same, in the backward pass of BAD_STEP."""
+        steps = iter(range(len(self.data)))
+        last = self.scaled[1]
+        assert isinstance(last, nn.Linear)
+        last.weight.register_hook(
+            lambda gradient: gradient.fill_(float("inf")) if next(steps) == BAD_STEP else gradient
+        )
+
     def assert_close(self, absolute: float = 1e-7) -> None:
         for one, other in zip(self.control.parameters(), self.scaled.parameters(), strict=True):
             torch.testing.assert_close(one, other, atol=absolute, rtol=1e-5)
@@ -159,10 +168,7 @@ def test_fp16_training_equals_autocast_with_torchs_scaler_bit_for_bit(make: Make
     pair = _Pair(make)
     torchs = torch.amp.GradScaler("cpu", init_scale=START, growth_interval=1)
     trainer = ExtendedFP16Trainer(pair.scaled, pair.scaled_optimizer, _config(), allow_cpu=True)
-    steps = iter(range(len(pair.data)))
-    last = pair.scaled[1]
-    assert isinstance(last, nn.Linear)
-    last.weight.register_hook(lambda gradient: gradient.fill_(float("inf")) if next(steps) == BAD_STEP else gradient)
+    pair.overflow_once()
     for step, batch in enumerate(pair.data):
         pair.control_optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
@@ -199,10 +205,7 @@ def test_a_scaler_that_is_pickled_after_every_step_scales_as_one_that_is_not() -
 def test_fp16_training_comes_close_to_fp32_training_that_leaves_the_overflow_out() -> None:
     pair = _Pair()
     trainer = ExtendedFP16Trainer(pair.scaled, pair.scaled_optimizer, _config(), allow_cpu=True)
-    steps = iter(range(len(pair.data)))
-    last = pair.scaled[1]
-    assert isinstance(last, nn.Linear)
-    last.weight.register_hook(lambda gradient: gradient.fill_(float("inf")) if next(steps) == BAD_STEP else gradient)
+    pair.overflow_once()
     for step, batch in enumerate(pair.data):
         pair.control_optimizer.zero_grad()
         _loss(pair.control, batch).backward()

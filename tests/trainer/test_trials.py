@@ -61,7 +61,7 @@ def test_a_slow_volume_takes_the_note_away_after_it_has_written_it(
         answers.wait()
         real(descriptor)
 
-    monkeypatch.setattr("precision_trainer.store.trials.os.fsync", slow)
+    monkeypatch.setattr("precision_trainer.checkpoint.files.os.fsync", slow)
     monkeypatch.setattr("precision_trainer.store.trials.WAIT_SECONDS", 0.01)
     notes = _notes(tmp_path)
     notes.begin(BF16, 7)

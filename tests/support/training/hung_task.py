@@ -11,7 +11,6 @@ import torch
 from precision_trainer.checkpoint import files
 from precision_trainer.store import lease, runs, saver
 from precision_trainer.store.lease_file import OwnFile
-from precision_trainer.store.runs import Runs
 
 
 def build() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Callable[..., torch.Tensor]]:
@@ -30,7 +29,9 @@ def build() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Callab
 
     def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         if hung.is_set():
-            Runs._write = OwnFile.beat = hang  # type: ignore[method-assign]
+            OwnFile.beat = hang  # type: ignore[method-assign]
+            assert "replace_json" in vars(runs)
+            vars(runs)["replace_json"] = hang
             raise ZeroDivisionError("in the loss")
         out: torch.Tensor = model(batch)
         return out.square().mean()

@@ -64,13 +64,8 @@ class KeepFp32:
 
     @property
     def pattern(self) -> str:
-        """For PRECISION_FP32_MODULES and ``fp32_modules``: this module and no other."""
-        return keep_pattern(self.module)
-
-
-def keep_pattern(name: str) -> str:
-    """A glob that matches the module's name alone."""
-    return glob.escape(name)
+        """For PRECISION_FP32_MODULES and ``fp32_modules``: a glob of this module and no other."""
+        return glob.escape(self.module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,22 +141,20 @@ def probe(model: nn.Module, batch: object, loss: Loss, device: torch.device) -> 
 
 def _tried(mode: str, passes: Callable[[], ModeProbe], model: nn.Module, device: torch.device) -> ModeProbe:
     """What came of a mode; a kernel that does not exist for it is a finding, and its module stays in FP32."""
-    keep: dict[str, str] = {}
-    keepable = {
-        name for name, _ in model.named_modules() if name and "," not in name
-    }  # a list of names is cut at commas
+    keep: dict[str, KeepFp32] = {}
+    # A list of names is cut at commas.
+    keepable = {name for name, _ in model.named_modules() if name and "," not in name}
     with _pins_undone(model):
         while True:
             try:
-                found = passes()
-                return replace(found, keep_fp32=tuple(KeepFp32(name, why) for name, why in keep.items()))
+                return replace(passes(), keep_fp32=tuple(keep.values()))
             except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
                 layer, failed = _failure(passes, model, error)
             if layer is None or layer not in keepable or layer in keep or len(keep) == _MOST_KEPT:
                 nan = math.nan
                 return ModeProbe(mode, nan, nan, nan, nan, finite=False, activation_bytes=0, failed=failed)
-            keep[layer] = f"the model fails in {mode}: {failed}"
-            pin_by_name(model, (keep_pattern(layer),), device)
+            keep[layer] = KeepFp32(layer, f"the model fails in {mode}: {failed}")
+            pin_by_name(model, (keep[layer].pattern,), device)
 
 
 def _failure(passes: Callable[[], object], model: nn.Module, error: Exception) -> tuple[str | None, str]:

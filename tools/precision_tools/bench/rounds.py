@@ -8,7 +8,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -117,7 +117,7 @@ def interleave(
         with clocks.get(name, contextlib.nullcontext()):
             for _ in range(warm_up):
                 step()
-    order, shuffle = [list(group) for group in groups] or [list(contenders)], random.Random(seed).shuffle
+    order, chance = [list(group) for group in groups] or [list(contenders)], random.Random(seed)
     result = Rounds({name: [] for name in contenders}, {name: [] for name in contenders})
     # Modules of all peers are garbage nobody collects: without this, whoever fills a generation pays for them all.
     gc.collect()
@@ -126,14 +126,11 @@ def interleave(
         for _ in range(rounds):
             wall, cpu = dict.fromkeys(contenders, 0.0), dict.fromkeys(contenders, 0.0)
             for _ in range(turns):
-                shuffle(order)
-                for group in order:
-                    shuffle(group)
-                    for name in group:
-                        with clocks.get(name, contextlib.nullcontext()):
-                            seconds = _take(contenders[name], steps // turns, lead)
-                        wall[name] += seconds[0]
-                        cpu[name] += seconds[1]
+                for name in _in_turn(order, chance):
+                    with clocks.get(name, contextlib.nullcontext()):
+                        seconds = _take(contenders[name], steps // turns, lead)
+                    wall[name] += seconds[0]
+                    cpu[name] += seconds[1]
             for name in contenders:
                 result.wall[name].append(wall[name] / steps)
                 result.cpu[name].append(cpu[name] / steps)
@@ -141,6 +138,14 @@ def interleave(
     finally:
         gc.unfreeze()
     return result
+
+
+def _in_turn(groups: list[list[str]], chance: random.Random) -> Iterator[str]:
+    """Every name once, those of a group together, in another order each time."""
+    chance.shuffle(groups)
+    for group in groups:
+        chance.shuffle(group)
+        yield from group
 
 
 def _take(step: Step, calls: int, lead: int) -> tuple[float, float]:

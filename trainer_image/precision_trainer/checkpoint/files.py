@@ -235,6 +235,18 @@ def _read_json(path: Path) -> dict[str, object]:
     return value
 
 
+def replace_json(path: Path, value: Mapping[str, object]) -> None:
+    """A small file in place of what stood there, or nothing. Raises OSError where the disk refuses."""
+    temporary = path.with_suffix(".tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write_json(temporary, value)
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
 def _write_json(path: Path, value: Mapping[str, object]) -> None:
     with open(path, "wb") as file:
         file.write(json.dumps(value, indent=1).encode())

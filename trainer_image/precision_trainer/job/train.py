@@ -134,7 +134,8 @@ class Session:
         cuda = torch.cuda.is_available() and options.backend != "gloo"
         self._device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
         boot = read_boot(env, has_cuda=cuda)
-        settings = self._check_process_group(boot)
+        settings = self._settings(boot)
+        ddp.check_same(settings)
 
         def refused(reason: str, message: str) -> None:
             metrics.request_error(reason)
@@ -143,7 +144,9 @@ class Session:
         requests = Requests(boot, refused, env)
         self._notes = None
         if rank == 0 and options.checkpoint_dir:
-            self._notes = TrialNotes(options.checkpoint_dir, log, lease, settings=settings)
+            # How long to train is no matter of the mode.
+            of_the_mode = sorted((name, value) for name, value in settings.items() if name != "steps")
+            self._notes = TrialNotes(options.checkpoint_dir, log, lease, settings=repr(of_the_mode))
             stop.at_stop = self._notes.stop
         # Rank 0 decides for the whole process group.
         decided = requests.start(log) if rank == 0 else Start(PrecisionMode.FP32, "default")
@@ -248,16 +251,13 @@ class Session:
         names = [mode.wire for mode in first]
         self._log.event("compiled", backend=self._options.compile, modes=names, seconds=round(seconds, 3))
 
-    def _check_process_group(self, boot: Boot) -> str:
-        """The settings that all ranks share, as text."""
-        setting = asdict(self._options)
+    def _settings(self, boot: Boot) -> dict[str, object]:
+        """What all ranks must have been started with."""
+        settings: dict[str, object] = asdict(self._options)
         # Where a rank keeps files and how it serves metrics is its own affair.
         for name in ("checkpoint_dir", "resume_from", "metrics_port"):
-            del setting[name]
-        setting |= {"torch": torch.__version__, "device": self._device.type, "scaling": repr(boot.scaling)}
-        ddp.check_same(setting)
-        # How long to train is no matter of the mode.
-        return repr(sorted((name, value) for name, value in setting.items() if name != "steps"))
+            del settings[name]
+        return settings | {"torch": torch.__version__, "device": self._device.type, "scaling": repr(boot.scaling)}
 
     def run(self) -> int:
         """Train; see :meth:`Loop.run`."""

@@ -60,7 +60,7 @@ class Trial:
 
     def leave_rewritten(self) -> None:
         """Let go of tensors that the script has filled anew since the forward pass."""
-        pairs = zip(self._batch, self._after, strict=False)
+        pairs = zip(self._batch, self._after, strict=True)
         self._batch = [kept for kept, after in pairs if version(kept[0]) == after]
 
     def restore(self) -> None:

@@ -321,9 +321,8 @@ class ExtendedFP16Trainer:
             return self._forward(batch, loss_fn, reduces=False)
 
     def _backward_alone(self, loss: torch.Tensor) -> torch.Tensor:
-        if (
-            self._ddp is not None
-        ):  # a forward pass since, such as of another network's loss, has made it wait for gradients
+        if self._ddp is not None:
+            # A forward pass since, such as of another network's loss, has made it wait for gradients.
             compat.forget_forward(self._ddp)
         torch.autograd.backward(self._part(loss), self.scaler.scale_value if self.mode.uses_scaler else self._one)
         return loss

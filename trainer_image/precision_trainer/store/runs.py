@@ -11,12 +11,11 @@ neither as ended nor as ended well, unless its process could still write that tr
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from ..checkpoint.files import replace_json
 from ..errors import CheckpointError
 from ..telemetry.metrics import Metrics
 from ..values.logs import JsonLog
@@ -176,7 +175,7 @@ class Runs:
         try:
             if self._lease is not None:
                 self._lease.check()
-            self._write(self._path)
+            replace_json(self._path, asdict(self._ledger))
             self._unsaved = False
         except (OSError, RuntimeError, CheckpointError) as error:
             self._metrics.add({"genesis_runs_failures": 1.0})
@@ -186,16 +185,3 @@ class Runs:
                 )
                 self._log.error("runs_not_saved", message)
             self._unsaved = True
-
-    def _write(self, path: Path) -> None:
-        temporary = path.with_suffix(".tmp")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(asdict(self._ledger), file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)

@@ -7,15 +7,15 @@ again: else the restarts would go on for ever.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import NamedTuple
 
+from ..checkpoint.files import replace_json
 from ..values.logs import JsonLog
 from ..values.modes import PrecisionMode
 from ..values.threads import begin
@@ -26,9 +26,20 @@ MOST_DEATHS = 2
 WAIT_SECONDS = 1.0
 """How long a step waits for a note: a volume that hangs must not stop training."""
 _CLOSE_SECONDS = 5.0
-Key = tuple[str, int, str]
-"""Mode, generation of the request, and a digest of the job's settings."""
-_KEY = ("mode", "generation", "settings")
+
+
+class _Note(NamedTuple):
+    """What is on the volume."""
+
+    mode: str
+    generation: int
+    """Of the request; 0 if none asked."""
+    settings: str
+    """A digest of the job's."""
+    deaths: int
+
+
+_NOTHING = _Note("", 0, "", 0)
 
 
 class TrialNotes:
@@ -42,22 +53,21 @@ class TrialNotes:
         self._path = Path(directory) / "trial.json"
         self._log, self._lease = log, lease
         self._settings = hashlib.sha256(settings.encode()).hexdigest()[:16]
-        self._key, self._deaths = self._read()
+        self._note = self._read()
         self._lock = threading.Lock()
         self._job: Future[None] | None = None
         self._open = self._stopped = False
 
     def deaths(self, mode: PrecisionMode, generation: int) -> int:
         """How many processes in a row ended in their first step in ``mode``, under this request and these settings."""
-        return self._deaths if self._key == (mode.wire, generation, self._settings) else 0
+        return self._note.deaths if self._note[:3] == (mode.wire, generation, self._settings) else 0
 
     def begin(self, mode: PrecisionMode, generation: int) -> None:
         """The first step in ``mode`` comes next; may be repeated while it does."""
-        key = mode.wire, generation, self._settings
-        if self._stopped or (self._open and self._key == key):
+        asked = mode.wire, generation, self._settings
+        if self._stopped or (self._open and self._note[:3] == asked):
             return
-        self._deaths = self.deaths(mode, generation) + 1
-        self._key, self._open = key, True
+        self._note, self._open = _Note(*asked, self.deaths(mode, generation) + 1), True
         self._do(self._write)
 
     def end(self) -> None:
@@ -109,31 +119,18 @@ class TrialNotes:
     def _write(self) -> None:
         if self._lease is not None:
             self._lease.check()
-        temporary = self._path.with_suffix(".tmp")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(dict(zip((*_KEY, "deaths"), (*self._key, self._deaths), strict=True)), file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        replace_json(self._path, self._note._asdict())
 
-    def _read(self) -> tuple[Key, int]:
-        nothing: Key = ("", 0, "")
+    def _read(self) -> _Note:
         try:
-            raw = json.loads(self._path.read_text(encoding="utf-8"))
-            mode, generation, settings, deaths = (raw[name] for name in (*_KEY, "deaths"))
+            note = _Note(**json.loads(self._path.read_text(encoding="utf-8")))
+            if [type(value) for value in note] == [str, int, str, int]:
+                return note
         except FileNotFoundError:
-            return nothing, 0
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            mode = generation = settings = deaths = None
-        texts = isinstance(mode, str) and isinstance(settings, str)
-        if texts and type(generation) is int and type(deaths) is int:
-            return (mode, generation, settings), deaths
+            return _NOTHING
+        except (OSError, ValueError, TypeError, RecursionError):
+            pass  # told below
         self._log.warning(
             "trial_unreadable", f"{self._path} is no note of a trial; modes are tried as if none had failed"
         )
-        return nothing, 0
+        return _NOTHING
