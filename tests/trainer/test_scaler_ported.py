@@ -416,26 +416,6 @@ def test_a_gradient_scale_that_a_script_sets_on_its_optimizer_divides_once_more_
     assert "grad_scale" not in vars(optimizer)
 
 
-class _Own(torch.optim.Optimizer):
-    """Has a ``grad_scale`` of its own, and no kernel that reads it for torch."""
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        super().__init__(parameters, {"lr": 1.0})
-        self.grad_scale = 2.0
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for parameter in self.param_groups[0]["params"]:
-            parameter.sub_(parameter.grad, alpha=self.grad_scale)
-
-
-def test_a_gradient_scale_of_an_optimizers_own_is_left_alone() -> None:
-    pair = _Pair()
-    trainer = ExtendedFP16Trainer(pair.scaled, _Own(list(pair.scaled.parameters())), _config(), allow_cpu=True)
-    for batch in pair.data:
-        trainer.backward_and_step(trainer.training_step(batch, _loss))
-
-
 def test_fp16_gradients_and_sparse_ones_are_refused_before_the_first_step() -> None:
     half = nn.Linear(8, 8).half()
     sparse = nn.Embedding(8, 8, sparse=True)

@@ -154,3 +154,24 @@ def test_a_mode_is_still_reported_by_a_process_group_of_one_with_nothing_to_say(
     assert [record.mode for record in records] == [PrecisionMode.MIXED_BF16]
     assert records[0].step == STEPS - 1
     assert records[0].loss_scale == 1.0
+
+
+class _Own(torch.optim.Optimizer):
+    """Has a ``grad_scale`` of its own, and no kernel that reads it for torch."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 1.0})
+        self.grad_scale = 2.0
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(parameter.grad, alpha=self.grad_scale)
+
+
+def test_a_gradient_scale_of_an_optimizers_own_is_left_alone() -> None:
+    model = torch.nn.Linear(8, 8)
+    config = ExtendedFP16Config(precision_mode=PrecisionMode.MIXED_FP16)
+    trainer = ExtendedFP16Trainer(model, _Own(list(model.parameters())), config, allow_cpu=True)
+    for _ in range(4):
+        trainer.backward_and_step(trainer.training_step(torch.ones(8, 8), lambda net, x: net(x).square().mean()))
