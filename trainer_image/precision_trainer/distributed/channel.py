@@ -69,18 +69,21 @@ class Channel:
         while len(queue) > keep:
             sent, values = queue.get()
             if len(values) < HEADER:
-                yield sent, None, read_record(sent, values)
+                yield sent, None, _record(sent, values)
                 continue
             if sent.mode is not self._quiet_mode:
                 self._quiet_mode, self._quiet = sent.mode, encode(None, stop=False, running=sent.mode)
             # What nearly every step says, so it is not decoded: nothing asked, nothing found, all ranks in one mode.
             quiet = values[:HEADER] == self._quiet
             agreed = None if quiet else decode(values[:WIDTH], self._world_size, sent.mode)
-            yield sent, agreed, read_record(sent, values[HEADER:])
+            yield sent, agreed, _record(sent, values[HEADER:])
 
     def peek(self) -> list[StepRecord]:
         """The steps on their way; they stay. Waits for the device."""
         return [
-            read_record(sent, values if len(values) < HEADER else values[HEADER:])
-            for sent, values in self._queue.peek()
+            _record(sent, values if len(values) < HEADER else values[HEADER:]) for sent, values in self._queue.peek()
         ]
+
+
+def _record(sent: Sent, values: list[float]) -> StepRecord:
+    return read_record(sent.step, sent.mode, sent.generation, values)

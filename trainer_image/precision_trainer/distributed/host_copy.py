@@ -16,6 +16,11 @@ class _Copy(NamedTuple, Generic[Note]):
     pieces: Sequence[torch.Tensor]
     ready: torch.cuda.Event | None
 
+    def read(self) -> list[float]:
+        if self.ready is not None:
+            self.ready.synchronize()
+        return on_host(self.pieces)
+
 
 class HostCopyQueue(Generic[Note]):
     """A queue of small FP32 tensors. On CUDA they are copied to pinned memory asynchronously; on the CPU they are there.
@@ -54,18 +59,17 @@ class HostCopyQueue(Generic[Note]):
     def get(self) -> tuple[Note, list[float]]:
         """The oldest copy. Raises IndexError if there is none."""
         copy = self._queue.popleft()
-        return copy.note, _open(copy)
+        return copy.note, copy.read()
 
     def peek(self) -> list[tuple[Note, list[float]]]:
         """All copies on their way, oldest first; they stay."""
-        return [(copy.note, _open(copy)) for copy in self._queue]
+        return [(copy.note, copy.read()) for copy in self._queue]
 
 
-def _open(copy: _Copy[Note]) -> list[float]:
-    if copy.ready is not None:
-        copy.ready.synchronize()
+def on_host(pieces: Sequence[torch.Tensor]) -> list[float]:
+    """The values of tensors that lie on the host, 0-D or 1-D, one after the other."""
     values: list[float] = []
-    for piece in copy.pieces:
+    for piece in pieces:
         # Of a 0-D tensor tolist() gives the number itself, whatever its annotation says.
         numbers: list[float] | float = piece.tolist()
         if isinstance(numbers, list):

@@ -136,8 +136,7 @@ class Reporter:
 
     def routine(self, record: StepRecord) -> bool:
         """Whether nobody has to hear of a step at once: it went well, in the mode that was last reported."""
-        good = not record.skipped and record.loss - record.loss == 0.0
-        return good and record.mode is self._shown[0] and record.generation == self._shown[1]
+        return not record.bad and record.mode is self._shown[0] and record.generation == self._shown[1]
 
     def steps(self, records: Sequence[StepRecord], read_at: Sequence[float]) -> int:
         """Report steps, in their order.

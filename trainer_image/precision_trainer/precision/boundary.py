@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 
 from ..distributed.channel import Channel
+from ..distributed.host_copy import on_host
 from ..sentinel.guard import Guard
 from ..sentinel.shell import Sentinel
+from ..step.replay import Replay
 from ..step.scaler import LossScaler
 from ..step.stats import Totals, TrainingStats
-from ..step.steps import Boundary, ModeChange, StepRecord
+from ..step.steps import Boundary, ModeChange, Sent, StepRecord, read_record
+from ..step.update import Updated
 from ..step.weights import WeightCheck
 from ..values.levels import Diagnosis, Finding, Level, Verdict
 from ..values.logs import JsonLog
@@ -18,7 +21,11 @@ from .mode_control import ModeControl
 
 
 class Boundaries:
-    """Reads the records of past steps from the channel, and gives them to whoever learns from them."""
+    """Sends off what steps came to, reads it later, and gives it to whoever learns from it.
+
+    A process that is alone on a CPU knows at once what a step came to. A good step of which nothing can come is not sent
+    there: the way through the channel costs more than all that is learned from it.
+    """
 
     def __init__(
         self,
@@ -29,19 +36,63 @@ class Boundaries:
         sentinel: Sentinel | None,
         log: JsonLog,
         rank: int,
+        alone: bool,
     ) -> None:
+        """``alone``: this process has no peers, and its numbers lie on the host."""
         self._channel, self._control, self._sentinel = channel, control, sentinel
         self._log, self._rank = log, rank
         self._weights = WeightCheck(model, Guard(log))
         """Where there is no sentinel."""
         self._totals = Totals()
         self._last_norms: torch.Tensor | None = None
+        self._alone = alone
+        self._passed: tuple[StepRecord, ...] = ()
+        """Of the last step, where it was not sent."""
+
+    def send(
+        self, step: int, message: list[torch.Tensor], updated: Updated, scale: torch.Tensor, replay: Replay | None
+    ) -> None:
+        """Send off what a step came to.
+
+        Args:
+            step: its number.
+            message: averaged over the ranks, in pieces: [WIDTH] together, or the loss alone (Channel.quiet).
+            updated: what its update came to.
+            scale: the loss scale, 0-dim; 1 where no scaler runs.
+            replay: see Sent.
+        """
+        control = self._control
+        measured = [] if updated.norm is None else [updated.norm]
+        numbers = [*message, updated.found_inf, scale, *measured]
+        if self._alone and self._channel.quiet:
+            record = read_record(step, control.mode, control.generation, on_host(numbers))
+            if self._passes(record):
+                self._passed = (record,)
+                self._last_norms = self._last_norms if updated.norms is None else updated.norms
+                return
+        number = self._sentinel.sent() if self._sentinel is not None else 0
+        sent = Sent(number, step, control.mode, control.generation, updated.norms, updated.gradients, replay)
+        self._channel.put(sent, numbers)
+
+    def _passes(self, record: StepRecord) -> bool:
+        """Take a good step in, if nothing can come of it."""
+        if record.bad:
+            return False
+        if self._sentinel is None:
+            self._weights.observe(record)
+        elif not self._sentinel.passes(record):
+            return False
+        self._totals.observe(record)
+        return True
 
     def read(self, step: int, *, keep: int) -> Boundary:
         """The boundary before ``step``; the records of the last ``keep`` steps stay on their way."""
         control, sentinel = self._control, self._sentinel
-        records: list[StepRecord] = []
         change: ModeChange | None = control.take_undone()
+        passed, self._passed = self._passed, ()
+        if passed and change is None:  # then nothing else is on its way
+            return Boundary(step, passed, None, checkpoint=False, stop=False)
+        records = list(passed)
         carried = stop = checkpoint = rewind = False
         for sent, agreed, record in self._channel.read(keep):
             if sentinel is None:
@@ -60,7 +111,7 @@ class Boundaries:
                 self._learn(agreed.diagnosis, record)
             if sentinel is not None and agreed.verdict is not None and sentinel.obey(agreed.verdict, sent):
                 rewind = rewind or agreed.verdict.level is Level.REWIND
-            if agreed.request is not None and agreed.request.generation > max(control.generation, control.declined):
+            if agreed.request is not None and agreed.request.generation > control.newest:
                 if control.failed(agreed.request.mode):
                     control.tell_refused(agreed.request.mode, agreed.request, "when it was tried before")
                     continue

@@ -32,7 +32,7 @@ from ..step.cold import ColdWeights
 from ..step.replay import Replay
 from ..step.scaler import LossScaler
 from ..step.stats import TrainingStats
-from ..step.steps import Boundary, ModeChange, Sent
+from ..step.steps import Boundary, ModeChange
 from ..step.update import NORM_EVERY_STEPS, GradientUpdate
 from ..values.config import ExtendedFP16Config
 from ..values.logs import JsonLog
@@ -131,7 +131,10 @@ class ExtendedFP16Trainer:
             proven=untried(self.config, mode, cold=self.cold is not None),
         )
         self._channel = Channel(world_size, self.device)
-        self._boundaries = Boundaries(model, self._channel, self.modes, sentinel=self.sentinel, log=log, rank=rank)
+        alone = not self.config.use_ddp and self.device.type == "cpu"
+        self._boundaries = Boundaries(
+            model, self._channel, self.modes, sentinel=self.sentinel, log=log, rank=rank, alone=alone
+        )
         self._ddp: DistributedDataParallel | None = None
         if self.config.use_ddp:
             # The first step in a mode is proven together (preflight.py): ranks that start in different ones would not meet.
@@ -228,7 +231,7 @@ class ExtendedFP16Trainer:
                 raise ConfigError(
                     f"{self.mode.name} is a cold mode: no request can change it; save a checkpoint and start in a hot one"
                 )
-            self._pending = self.request_source(max(self.generation, self.modes.declined))
+            self._pending = self.request_source(self.modes.newest)
         return boundary
 
     def drain(self) -> Boundary:
@@ -248,9 +251,10 @@ class ExtendedFP16Trainer:
         Returns:
             Seconds; see compiled.prewarm.
         """
-        return compiled.prewarm(
-            self.module, lambda model: loss_fn(model, batch), modes, device=self.device, log=self.log
-        )
+        with self.modes.compiling() as begins:
+            return compiled.prewarm(
+                self.module, lambda model: loss_fn(model, batch), modes, device=self.device, log=self.log, begins=begins
+            )
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
@@ -397,11 +401,10 @@ class ExtendedFP16Trainer:
         self.step += 1
         return True
 
-    def _update(self, numbers: list[torch.Tensor]) -> None:
-        """Update or skip, and send the record off. Nothing here waits for the device (fused optimizer).
+    def _update(self, message: list[torch.Tensor]) -> None:
+        """Update or skip, and send off what it came to, with the ``message`` (see Boundaries.send).
 
-        Args:
-            numbers: the message averaged over the ranks, in pieces: [WIDTH] together, or the loss alone (Channel.quiet).
+        Nothing here waits for the device (fused optimizer).
         """
         if self.cold is not None:
             self.cold.gather()
@@ -409,19 +412,13 @@ class ExtendedFP16Trainer:
         updated = self._gradient_update(scaler, measure=self.step % self._norm_every == 0)
         if self.cold is not None:
             self.cold.publish()
-        # A copy: the sentinel or a request may change the scale before the record is read.
-        numbers += (updated.found_inf, self._one if scaler is None else scaler.scale_value.clone())
-        if updated.norm is not None:
-            numbers.append(updated.norm)
-        number = 0
+        if self._probing and self.sentinel is not None:
+            self._probing = False
+            self.sentinel.end_probe()
         replay, self._replay = self._replay, None
-        if self.sentinel is not None:
-            number = self.sentinel.sent()
-            if self._probing:
-                self._probing = False
-                self.sentinel.end_probe()
-        sent = Sent(number, self.step, self.mode, self.generation, updated.norms, updated.gradients, replay)
-        self._channel.put(sent, numbers)
+        # A copy: the sentinel or a request may change the scale before the record is read.
+        scale = self._one if scaler is None else scaler.scale_value.clone()
+        self._boundaries.send(self.step, message, updated, scale, replay)
 
     # --- what it came to ----------------------------------------------------------------------------------------------
 

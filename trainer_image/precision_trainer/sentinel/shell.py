@@ -26,7 +26,7 @@ from .layers import Layers
 from .machine import SETTLE_STEPS, Sample, SentinelState, Transition, cleared, judge
 from .measure import Measurements
 from .voice import Voice
-from .watch import StepWatch, is_bad
+from .watch import StepWatch
 
 _LOWERED = 2.0**-4
 """What LOWER_SCALE multiplies the scale by."""
@@ -109,6 +109,10 @@ class Sentinel:
 
     # --- watching: every rank, every step ---------------------------------------------------------------------------
 
+    def passes(self, record: StepRecord) -> bool:
+        """Take a good step in, if nothing can come of it; one that does not pass is to be observed."""
+        return not self._watches or self._watch.passes(record)
+
     def observe(self, record: StepRecord, sent: Sent) -> None:
         """Take a step in; look into it, if it was bad. All ranks see the same record. Never raises."""
         watch = self._watch
@@ -117,7 +121,7 @@ class Sentinel:
         try:  # not through the guard: a call for every step
             if not watch.observe(record):
                 return
-            bad = is_bad(record)
+            bad = record.bad
             if bad:
                 self._look_into(record, sent)
             elif self._unseen:

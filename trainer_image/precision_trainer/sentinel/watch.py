@@ -16,11 +16,6 @@ _BLOCK_STEPS = 50
 """Of a block mean that is compared with the baseline."""
 
 
-def is_bad(record: StepRecord) -> bool:
-    """The step was skipped, or its loss was not finite."""
-    return record.skipped or record.loss - record.loss != 0.0
-
-
 class StepWatch:
     """Takes steps in, in their order. Every rank has one, and they all hold the same."""
 
@@ -48,14 +43,21 @@ class StepWatch:
         """Mean loss at the end of the last FP32 stretch of this process; None before one that was long enough."""
         return self._baseline.level
 
-    def observe(self, record: StepRecord) -> bool:
-        """Take a step in. False: a good one of which nothing can come before :attr:`look_at`."""
-        self.clock += 1
-        bad = is_bad(record)
-        if not bad and self.clock < self.look_at and record.mode is self._mode:
-            # Good steps are taken in together, at a fraction of the cost.
-            self._waiting.append(record)
+    def passes(self, record: StepRecord) -> bool:
+        """Take a good step in, if nothing can come of one before :attr:`look_at`."""
+        if self.clock + 1 >= self.look_at or record.mode is not self._mode:
             return False
+        self.clock += 1
+        # Good steps are taken in together, at a fraction of the cost.
+        self._waiting.append(record)
+        return True
+
+    def observe(self, record: StepRecord) -> bool:
+        """Take a step in. False: a good one that passes."""
+        bad = record.bad
+        if not bad and self.passes(record):
+            return False
+        self.clock += 1
         self.catch_up()
         if record.mode is not self._mode:
             self._mode, self.window = record.mode, Window()

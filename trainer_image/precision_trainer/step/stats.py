@@ -54,10 +54,10 @@ class Totals:
         self.tried += 1
         mode = record.mode
         self.low += mode is not PrecisionMode.FP32
-        if record.nonfinite:
-            self.nonfinite += 1
-        if mode.uses_scaler:
+        if record.bad:
+            self.nonfinite += record.nonfinite
             self.overflows += record.overflow
+        if mode.uses_scaler:
             history = self.scale_history
             if not history or history[-1][1] != record.loss_scale:
                 history.append((record.step, record.loss_scale))

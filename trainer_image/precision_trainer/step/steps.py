@@ -58,6 +58,11 @@ class StepRecord(NamedTuple):
     """The weights are known not to be finite (weights.py): no scale helps."""
 
     @property
+    def bad(self) -> bool:
+        """Skipped, or with a loss that is not finite."""
+        return self.skipped or self.loss - self.loss != 0.0
+
+    @property
     def overflow(self) -> bool:
         """Skipped by the scaler. An infinite loss in such a step is part of the overflow, not a loss of its own."""
         return self.skipped and self.mode.uses_scaler and not self.poisoned
@@ -102,8 +107,8 @@ class Boundary(NamedTuple):
     """Go back to the last healthy checkpoint (store/checkpointer.py): after the change of mode, in place of a checkpoint."""
 
 
-def read_record(sent: Sent, values: list[float]) -> StepRecord:
+def read_record(step: int, mode: PrecisionMode, generation: int, values: list[float]) -> StepRecord:
     """A record from what a step sent to the host after the header: the mean loss, found_inf, the loss scale (1 where no
     scaler runs) and, if it was measured, the gradient norm."""
     loss, found_inf, scale, *norm = values
-    return StepRecord(sent.step, sent.mode, sent.generation, loss, found_inf > 0, scale, norm[0] if norm else None)
+    return StepRecord(step, mode, generation, loss, found_inf > 0, scale, norm[0] if norm else None)

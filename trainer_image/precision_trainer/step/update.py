@@ -74,31 +74,28 @@ class GradientUpdate:
             ConfigError: a gradient is sparse (``functional.embedding(sparse=True)``), which no kernel unscales.
         """
         try:
-            return self._update(scaler, measure=measure)
+            # Asked for at every step: a group may have been added (gradual unfreezing).
+            parameters: list[torch.Tensor] = [p for group in self._optimizer.param_groups for p in group["params"]]
+            gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
+            if scaler is not None:
+                scaler.unscale_(gradients, self._found_inf)
+            norm = norms = None
+            if gradients and (measure or self._clips):  # none: the loss went through other parameters
+                each = torch._foreach_norm(gradients)
+                norms = torch.stack(each)
+                norm = torch.linalg.vector_norm(self._in_order(parameters, each, norms))
+            if scaler is None:
+                # Clipping by a norm that is not finite would spoil finite gradients too.
+                self._check([norm] if norm is not None and self._clips else gradients)
+            if norm is not None and self._clips:
+                self._clip(gradients, norm)
+            self._step(parameters)
+            if scaler is not None:
+                scaler.update(self._found_inf)
+            self.drop()
+            return Updated(self._found_inf, norm, norms, [] if norms is not None else gradients)
         except NotImplementedError as error:
             raise self._explained(error) from error
-
-    def _update(self, scaler: LossScaler | None, *, measure: bool) -> Updated:
-        # Asked for at every step: a group may have been added (gradual unfreezing).
-        parameters: list[torch.Tensor] = [p for group in self._optimizer.param_groups for p in group["params"]]
-        gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
-        if scaler is not None:
-            scaler.unscale_(gradients, self._found_inf)
-        norm = norms = None
-        if gradients and (measure or self._clips):  # none: the loss went through other parameters
-            each = torch._foreach_norm(gradients)
-            norms = torch.stack(each)
-            norm = torch.linalg.vector_norm(self._in_order(parameters, each, norms))
-        if scaler is None:
-            # Clipping by a norm that is not finite would spoil finite gradients too.
-            self._check([norm] if norm is not None and self._clips else gradients)
-        if norm is not None and self._clips:
-            self._clip(gradients, norm)
-        self._step(parameters)
-        if scaler is not None:
-            scaler.update(self._found_inf)
-        self.drop()
-        return Updated(self._found_inf, norm, norms, [] if norms is not None else gradients)
 
     def _in_order(
         self, parameters: list[torch.Tensor], each: Sequence[torch.Tensor], norms: torch.Tensor
