@@ -18,6 +18,17 @@ from tests.support.training.process import ROOT, Process
 
 BF16, FP16 = PrecisionMode.MIXED_BF16, PrecisionMode.MIXED_FP16
 TASK = "tests.support.training.deadly_task:deadly_task"
+COMMAND = [
+    "-m",
+    "precision_trainer",
+    "train",
+    TASK,
+    "--checkpoint-lease-seconds",
+    "3",
+    "--step-interval-seconds",
+    "0.01",
+]
+ENV = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}", "TEST_DIES_IN": "the forward pass"}
 Start = Callable[..., Process]
 
 
@@ -41,6 +52,18 @@ def test_another_mode_another_request_or_other_settings_are_tried_anew(tmp_path:
     notes = _notes(tmp_path)
     assert (notes.deaths(BF16, 7), notes.deaths(BF16, 8), notes.deaths(FP16, 7)) == (2, 0, 0)
     assert TrialNotes(str(tmp_path), JsonLog(), settings="half the batch").deaths(BF16, 7) == 0
+
+
+def test_what_is_known_of_a_mode_stays_while_others_are_tried(tmp_path: Path) -> None:
+    for _ in range(2):
+        notes = _notes(tmp_path)
+        notes.begin(FP16, 7)
+        notes.begin(BF16, 7)
+    notes = _notes(tmp_path)
+    assert (notes.deaths(FP16, 7), notes.deaths(BF16, 7)) == (0, 2)
+    notes.begin(FP16, 8)
+    notes.end()
+    assert _notes(tmp_path).deaths(BF16, 7) == 2
 
 
 def test_a_process_that_is_asked_to_stop_in_a_trial_does_not_count(tmp_path: Path) -> None:
@@ -100,17 +123,7 @@ def test_a_volume_that_refuses_is_said_and_stops_nothing(tmp_path: Path, capsys:
 def test_a_mode_that_kills_its_process_is_refused_at_the_third_start_and_training_goes_on(
     start: Start, asked: str, where: str
 ) -> None:
-    command = [
-        "-m",
-        "precision_trainer",
-        "train",
-        TASK,
-        "--checkpoint-lease-seconds",
-        "3",
-        "--step-interval-seconds",
-        "0.01",
-    ]
-    env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}", "TEST_DIES_IN": where}
+    command, env = COMMAND, ENV | {"TEST_DIES_IN": where}
     first = start([*command, "--steps", "100000"], env)
     if asked == "while training":
         first.until_training()
@@ -124,3 +137,22 @@ def test_a_mode_that_kills_its_process_is_refused_at_the_third_start_and_trainin
         assert refused["reason"] == "NotAllowed"
         assert "request 7 for bf16 refused: the model failed in it: 2 processes in a row ended in" in refused["message"]
         assert last.events("complete")
+
+
+@pytest.mark.parametrize("asked", ["fp32", "bf16"])
+def test_a_mode_that_kills_its_process_while_it_is_compiled_is_left_out_at_the_third_start(
+    start: Start, asked: str
+) -> None:
+    compiled = [*COMMAND, "--compile", "eager", "--steps", "8"]
+    for _ in range(2):
+        died = start(compiled, ENV)
+        died.request.write_text(json.dumps({"generation": 7, "mode": asked}))
+        assert died.process.wait(90) == -signal.SIGKILL
+    last = start(compiled, ENV)
+    assert last.process.wait(90) == 0, last.text
+    (event,) = last.events("compiled")
+    assert event["modes"] == ["fp32", "fp16"]
+    (left_out,) = last.events("not_compiled")
+    assert "bf16: 2 processes in a row ended when it was tried, so it is not compiled" in left_out["message"]
+    assert len(last.events("request_refused")) == (asked == "bf16")
+    assert last.events("complete")

@@ -246,7 +246,17 @@ class Session:
 
     def _prewarm(self, modes: Sequence[PrecisionMode]) -> None:
         batch = to_device(self._task.batches(self.checkpointer.samples, self._options.batch_size), self._device)
-        first = sorted(modes, key=lambda mode: mode is not self.trainer.mode)
+        notes, newest = self._notes, self.trainer.modes.newest
+        deadly = [mode.wire for mode in modes if notes is not None and notes.deaths(mode, newest) >= MOST_DEATHS]
+        left_out = ddp.exchange(dict.fromkeys(deadly))[0]
+        if deadly:
+            self._log.warning(
+                "not_compiled",
+                f"{', '.join(deadly)}: {MOST_DEATHS} processes in a row ended when it was tried, so it is not compiled; a "
+                "switch to it may end this one too",
+            )
+        first = [mode for mode in modes if mode.wire not in left_out]
+        first.sort(key=lambda mode: mode is not self.trainer.mode)
         seconds = self.trainer.prewarm(batch, self._task.loss, first)
         names = [mode.wire for mode in first]
         self._log.event("compiled", backend=self._options.compile, modes=names, seconds=round(seconds, 3))

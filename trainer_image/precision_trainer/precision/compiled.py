@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -42,6 +42,7 @@ def prewarm(
     *,
     device: torch.device,
     log: JsonLog,
+    begins: Callable[[PrecisionMode], None],
 ) -> float:
     """Compile forward and backward in each of ``modes``; weights, gradients, buffers and random state stay as they are.
 
@@ -51,6 +52,7 @@ def prewarm(
         modes: hot ones, the one to start in first.
         device: of the module.
         log: told of a mode that cannot be compiled.
+        begins: told of each mode before it is compiled.
 
     Returns:
         Seconds.
@@ -65,6 +67,7 @@ def prewarm(
     refused: TorchDynamoException | None = None
     compiled = False
     for mode in modes:
+        begins(mode)
         dtype = AUTOCAST.get(mode)
         autocast = torch.autocast(device.type, dtype) if dtype is not None else contextlib.nullcontext()
         silent = module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()

@@ -17,7 +17,7 @@ from .preflight import Trial
 
 
 class TrialWatch(Protocol):
-    """Told, on rank 0, of the first step in a mode."""
+    """Told, on rank 0, of the first step in a mode, and of its compilation."""
 
     def begin(self, mode: PrecisionMode, generation: int) -> None:
         """It comes next, asked for by the request of ``generation``, or by none (0); told before each micro-batch of it."""
@@ -67,6 +67,11 @@ class ModeControl:
         return self.applied.generation if self.applied else 0
 
     @property
+    def newest(self) -> int:
+        """Highest generation of a request that was applied or refused; 0 before any."""
+        return max(self.generation, self.declined)
+
+    @property
     def proven(self) -> bool:
         """A step was computed in the mode in force, or there is no other to go back to."""
         return self.trial is None
@@ -80,6 +85,20 @@ class ModeControl:
         if self.trial_watch is not None:
             self.watched = True
             self.trial_watch.begin(self.mode, self.generation)
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[Callable[[PrecisionMode], None]]:
+        """While the model is compiled; gives what is to be told of each mode, which may be the last thing that is done."""
+
+        def begins(mode: PrecisionMode) -> None:
+            if self.trial_watch is not None and mode is not PrecisionMode.FP32:
+                self.trial_watch.begin(mode, self.newest)
+
+        try:
+            yield begins
+        finally:
+            if self.trial_watch is not None:
+                self.trial_watch.end()
 
     def end_trial(self) -> None:
         """At the boundary after a step that was watched: its update is made as well, and an optimizer takes memory too."""

@@ -1,8 +1,8 @@
 """Modes that ended the process which tried them: out of memory, a kernel that faults. Nothing in that process can go back.
 
-So a note is written before the first step in a mode, and taken away at the boundary after it, or where the process is asked
-to stop. A process that finds a note of MOST_DEATHS earlier ones, of the same mode, request and settings, does not try it
-again: else the restarts would go on for ever.
+So a note is written before the first step in a mode, and before the model is compiled for it. It is taken away at the
+boundary after, or where the process is asked to stop. A process that finds a note of MOST_DEATHS earlier ones, of the same
+mode, request and settings, does not try it again: else the restarts would go on for ever.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import NamedTuple
@@ -29,9 +28,8 @@ _CLOSE_SECONDS = 5.0
 
 
 class _Note(NamedTuple):
-    """What is on the volume."""
+    """What is on the volume of one mode."""
 
-    mode: str
     generation: int
     """Of the request; 0 if none asked."""
     settings: str
@@ -39,11 +37,8 @@ class _Note(NamedTuple):
     deaths: int
 
 
-_NOTHING = _Note("", 0, "", 0)
-
-
 class TrialNotes:
-    """The note of one checkpoint directory. Rank 0 only."""
+    """The notes of one checkpoint directory. Rank 0 only."""
 
     def __init__(self, directory: str, log: JsonLog, lease: Lease | None = None, *, settings: str = "") -> None:
         """Read what earlier processes left; nothing is written while ``lease`` is not held.
@@ -53,29 +48,32 @@ class TrialNotes:
         self._path = Path(directory) / "trial.json"
         self._log, self._lease = log, lease
         self._settings = hashlib.sha256(settings.encode()).hexdigest()[:16]
-        self._note = self._read()
+        self._notes = self._read()
         self._lock = threading.Lock()
         self._job: Future[None] | None = None
-        self._open = self._stopped = False
+        self._trying: tuple[PrecisionMode, int] | None = None
+        """Mode and generation that are noted now."""
+        self._stopped = False
 
     def deaths(self, mode: PrecisionMode, generation: int) -> int:
-        """How many processes in a row ended in their first step in ``mode``, under this request and these settings."""
-        return self._note.deaths if self._note[:3] == (mode.wire, generation, self._settings) else 0
+        """How many processes in a row ended where ``mode`` was tried, under this request and these settings."""
+        note = self._notes.get(mode.wire)
+        return note.deaths if note is not None and note[:2] == (generation, self._settings) else 0
 
     def begin(self, mode: PrecisionMode, generation: int) -> None:
-        """The first step in ``mode`` comes next; may be repeated while it does."""
-        asked = mode.wire, generation, self._settings
-        if self._stopped or (self._open and self._note[:3] == asked):
+        """``mode`` is tried next, under the request of ``generation``; may be repeated while it is."""
+        if self._stopped or self._trying == (mode, generation):
             return
-        self._note, self._open = _Note(*asked, self.deaths(mode, generation) + 1), True
-        self._do(self._write)
+        self._forget()
+        with self._lock:
+            self._notes[mode.wire] = _Note(generation, self._settings, self.deaths(mode, generation) + 1)
+            self._trying = mode, generation
+        self._do()
 
     def end(self) -> None:
         """It is over, well or not."""
-        with self._lock:
-            was_open, self._open = self._open, False
-        if was_open:
-            self._do(self._remove)
+        if self._forget():
+            self._do()
 
     def stop(self) -> None:
         """This process was asked to end: whatever becomes of it, the mode is not to blame. From any thread."""
@@ -87,15 +85,20 @@ class TrialNotes:
         if self._job is not None:
             wait([self._job], _CLOSE_SECONDS)
 
-    def _do(self, work: Callable[[], None]) -> None:
-        """In the order of the calls, whatever the volume takes for each."""
+    def _forget(self) -> bool:
         with self._lock:
-            before = self._job
+            trying, self._trying = self._trying, None
+            return trying is not None and self._notes.pop(trying[0].wire, None) is not None
+
+    def _do(self) -> None:
+        """Write the notes as they are now, after what is being written, whatever the volume takes for each."""
+        with self._lock:
+            before, notes = self._job, dict(self._notes)
 
             def in_order() -> None:
                 if before is not None:
                     wait([before])
-                work()
+                self._write(notes)
 
             try:
                 job = self._job = begin(in_order, "trial")
@@ -111,26 +114,25 @@ class TrialNotes:
             f"{self._path} cannot be written ({error}); a mode that kills the process would be tried at every restart",
         )
 
-    def _remove(self) -> None:
+    def _write(self, notes: dict[str, _Note]) -> None:
         if self._lease is not None:
-            self._lease.check()  # else it is another process's note
-        self._path.unlink(missing_ok=True)
+            self._lease.check()  # else they are another process's
+        if notes:
+            replace_json(self._path, {mode: note._asdict() for mode, note in notes.items()})
+        else:
+            self._path.unlink(missing_ok=True)
 
-    def _write(self) -> None:
-        if self._lease is not None:
-            self._lease.check()
-        replace_json(self._path, self._note._asdict())
-
-    def _read(self) -> _Note:
+    def _read(self) -> dict[str, _Note]:
         try:
-            note = _Note(**json.loads(self._path.read_text(encoding="utf-8")))
-            if [type(value) for value in note] == [str, int, str, int]:
-                return note
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            notes = {mode: _Note(**note) for mode, note in found.items()}
+            if notes and all([type(value) for value in note] == [int, str, int] for note in notes.values()):
+                return notes
         except FileNotFoundError:
-            return _NOTHING
-        except (OSError, ValueError, TypeError, RecursionError):
+            return {}
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             pass  # told below
         self._log.warning(
-            "trial_unreadable", f"{self._path} is no note of a trial; modes are tried as if none had failed"
+            "trial_unreadable", f"{self._path} holds no notes of trials; modes are tried as if none had failed"
         )
-        return _NOTHING
+        return {}
