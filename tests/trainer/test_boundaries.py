@@ -89,3 +89,14 @@ def test_a_step_that_is_not_sent_comes_to_the_same(
     assert all(map(torch.equal, weights(some.trainer), weights(every.trainer)))
     assert every.sent == STEPS
     assert some.sent < STEPS / 2
+
+
+@pytest.mark.parametrize("bad", [None, 2], ids=["all good", "one bad"])
+def test_steps_without_a_boundary_in_between_are_all_read_in_their_order(bad: int | None, text: LibraryText) -> None:
+    trainer = make(FP32)
+    trainer.begin_step()
+    for number in range(5):
+        factor = float("nan") if number == bad else 1.0
+        trainer.backward_and_step(next_byte_loss(trainer.module, text.batch(number * BATCH, BATCH)) * factor)
+    assert [record.step for record in trainer.drain().records] == [0, 1, 2, 3, 4]
+    assert not trainer.drain().records

@@ -34,6 +34,11 @@ class Channel:
         """Boundaries between sending and reading; the same on all ranks."""
         return self._queue.delay
 
+    @property
+    def idle(self) -> bool:
+        """No step is on its way."""
+        return not self._queue
+
     def header(
         self,
         *,

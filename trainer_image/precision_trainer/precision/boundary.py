@@ -46,8 +46,8 @@ class Boundaries:
         self._totals = Totals()
         self._last_norms: torch.Tensor | None = None
         self._alone = alone
-        self._passed: tuple[StepRecord, ...] = ()
-        """Of the last step, where it was not sent."""
+        self._passed: list[tuple[StepRecord, torch.Tensor | None]] = []
+        """Of steps that were not sent, since the last boundary: usually one. With the norms of what was measured."""
 
     def send(
         self, step: int, message: list[torch.Tensor], updated: Updated, scale: torch.Tensor, replay: Replay | None
@@ -64,11 +64,10 @@ class Boundaries:
         control = self._control
         measured = [] if updated.norm is None else [updated.norm]
         numbers = [*message, updated.found_inf, scale, *measured]
-        if self._alone and self._channel.quiet:
+        if self._alone and self._channel.quiet and self._channel.idle:
             record = read_record(step, control.mode, control.generation, on_host(numbers))
             if self._passes(record):
-                self._passed = (record,)
-                self._last_norms = self._last_norms if updated.norms is None else updated.norms
+                self._passed.append((record, updated.norms))
                 return
         number = self._sentinel.sent() if self._sentinel is not None else 0
         sent = Sent(number, step, control.mode, control.generation, updated.norms, updated.gradients, replay)
@@ -85,14 +84,21 @@ class Boundaries:
         self._totals.observe(record)
         return True
 
+    def _take_passed(self) -> list[StepRecord]:
+        records: list[StepRecord] = []
+        for record, norms in self._passed:
+            records.append(record)
+            self._last_norms = self._last_norms if norms is None else norms
+        self._passed.clear()
+        return records
+
     def read(self, step: int, *, keep: int) -> Boundary:
         """The boundary before ``step``; the records of the last ``keep`` steps stay on their way."""
         control, sentinel = self._control, self._sentinel
         change: ModeChange | None = control.take_undone()
-        passed, self._passed = self._passed, ()
-        if passed and change is None:  # then nothing else is on its way
-            return Boundary(step, passed, None, checkpoint=False, stop=False)
-        records = list(passed)
+        records = self._take_passed()
+        if records and change is None and self._channel.idle:
+            return Boundary(step, tuple(records), None, checkpoint=False, stop=False)
         carried = stop = checkpoint = rewind = False
         for sent, agreed, record in self._channel.read(keep):
             if sentinel is None:
