@@ -39,11 +39,9 @@ def test_no_word_stands_for_two_reasons_and_none_is_left_unused() -> None:
 
 def test_every_row_is_a_member_under_its_own_name() -> None:
     topics = [import_module(f"{reasons.__name__}.{found.name}") for found in iter_modules(reasons.__path__)]
-    rows = {name: row for topic in topics for name, row in vars(topic).items() if name.isupper()}
-    texts = {
-        name: row[0] for name, row in rows.items() if isinstance(row, tuple) and isinstance(row[1], ReasonSeverity)
-    }
-    assert texts == {name: str(member) for name, member in Reason.__members__.items()}
+    found = {name: row for topic in topics for name, row in vars(topic).items() if name.isupper()}
+    rows = {name: row for name, row in found.items() if isinstance(row, tuple) and isinstance(row[0], ReasonSeverity)}
+    assert rows == {name: (one.severity, one.meaning, *one.steps) for name, one in Reason.__members__.items()}
 
 
 @pytest.mark.parametrize(

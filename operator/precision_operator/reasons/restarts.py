@@ -6,14 +6,12 @@ _WHERE = "see which pods, and where they run: `!kubectl get pods {of} -o wide`"
 _EMERGENCY = "or do not wait: `!rollback {name} --emergency`"
 
 BLOCKED = (
-    "Blocked",
     ATTENTION,
     "pods that are deleted do not go, so that what runs in them is not known; no deadline is about them",
     _WHERE,
     LOOK_AT_PODS,
 )
 NODE_UNREACHABLE = (
-    "NodeUnreachable",
     ATTENTION,
     "a node does not answer, so that what runs on it cannot be ended from here; no deadline is about its pods",
     "see which nodes do not answer: `!kubectl get nodes`",
@@ -22,7 +20,6 @@ NODE_UNREACHABLE = (
     "do not delete the object of a node that may still run: its processes may still write checkpoints",
 )
 FOREIGN_FINALIZER = (
-    "ForeignFinalizer",
     ATTENTION,
     "another program's finalizer keeps pods that should be gone; no deadline is about them",
     "see which: `!kubectl get pods {of} "
@@ -30,7 +27,6 @@ FOREIGN_FINALIZER = (
     "ask whoever runs that program; take its finalizer away by hand only where the program is gone",
 )
 NOT_TERMINATED = (
-    "NotTerminated",
     ATTENTION,
     "pods that were deleted with a grace of one second half a minute ago have not ended, and their node is not known "
     "to be away; the operator knows that only where it may read nodes (rbac.nodes of the chart)",
@@ -41,7 +37,6 @@ NOT_TERMINATED = (
     "would only hide it",
 )
 TEMPLATE_CHANGED = (
-    "TemplateChanged",
     ATTENTION,
     "a change of the pod template has not reached the running pods; a restart would bring it in, so there is none",
     "see which workloads: `!get {name}`",
@@ -50,7 +45,6 @@ TEMPLATE_CHANGED = (
     '-p={"spec":{"rollback":{"onPendingRevision":"Restart"}}}`',
 )
 REPLACEMENT_PENDING = (
-    "ReplacementPending",
     ATTENTION,
     "a replacement finds no place though its old pod is gone: that capacity is lost, and nothing of this policy that "
     "can wait is restarted",
@@ -59,7 +53,6 @@ REPLACEMENT_PENDING = (
     "give them room: nodes, devices, quota, volumes; restarts go on by themselves then",
 )
 DISRUPTION_BUDGET = (
-    "DisruptionBudget",
     ATTENTION,
     "a PodDisruptionBudget does not allow these pods to go; they are asked for again until it does",
     "see what each allows: `!kubectl get poddisruptionbudgets`",
@@ -68,18 +61,16 @@ DISRUPTION_BUDGET = (
     f"{_EMERGENCY}, which asks no budget unless rollback.emergency.respectDisruptionBudgets is true",
 )
 DEADLINE_UNREACHABLE = (
-    "DeadlineUnreachable",
     ATTENTION,
     "the restarts of this rollback are predicted to take longer than its deadline leaves",
     "raise rollback.emergency.maxConcurrentPods, if the cluster can start so many pods at once",
     "for the next time: declare the contract, and such workloads change without a restart (docs/onboarding.md)",
 )
-ALL_CAN_BE_RESTARTED = ("AllCanBeRestarted", NORMAL, "every workload can be restarted")
+ALL_CAN_BE_RESTARTED = (NORMAL, "every workload can be restarted")
 HOT_ONLY = (
-    "HotOnly",
     ATTENTION,
     "these workloads change precision while they answer, and are never restarted",
     "declare how they are started again by a controller that this operator knows (docs/reference/kinds.md)",
 )
-NOTHING_STUCK = ("NothingStuck", NORMAL, "no pod came back in a wrong mode")
-NOTHING_BLOCKED = ("NothingBlocked", NORMAL, "no terminating pod is kept")
+NOTHING_STUCK = (NORMAL, "no pod came back in a wrong mode")
+NOTHING_BLOCKED = (NORMAL, "no terminating pod is kept")

@@ -18,46 +18,35 @@ _AFTER_CANARY = (
 )
 
 DEADLINE_EXCEEDED = (
-    "DeadlineExceeded",
     STUCK,
     "the rollback takes longer than its deadline",
     LOOK_AT_PODS,
     "see which are late: `!get {name}`; the operator restarts by itself what does not answer",
 )
 CAUSE_NOT_PRECISION = (
-    "CauseNotPrecision",
     ATTENTION,
     "workloads that train in FP32 are in breach too, so that a rollback would not help",
     "look for what they share: data, storage, network, a node",
 )
 WINDOW_NOT_CLEAR = (
-    "WindowNotClear",
     WAITING,
     "the metrics' window still reaches back into the last rollback: its breaches are not new ones",
 )
-OVERFLOW_RATE_HIGH = (
-    "OverflowRateHigh",
-    ATTENTION,
-    "too many steps overflowed; they were skipped, weights are intact",
-    *AFTER_BREACH,
-)
-LOSS_DIVERGED = ("LossDiverged", ATTENTION, "the loss rose above the workload's own FP32 baseline", *AFTER_BREACH)
+OVERFLOW_RATE_HIGH = (ATTENTION, "too many steps overflowed; they were skipped, weights are intact", *AFTER_BREACH)
+LOSS_DIVERGED = (ATTENTION, "the loss rose above the workload's own FP32 baseline", *AFTER_BREACH)
 LOSS_NOT_FINITE = (
-    "LossNotFinite",
     ATTENTION,
     "a loss was NaN or infinite: weights may be poisoned",
     "check the newest checkpoint before it is used: precision-trainer checkpoint verify",
     *AFTER_BREACH,
 )
 MITIGATING = (
-    "Mitigating",
     ATTENTION,
     "something milder than a rollback is being tried against overflow, for a while; nothing is promoted meanwhile",
     "see each workload's rung: `!status {name}`",
     "or go back now: `!rollback {name}`",
 )
 INVESTIGATING = (
-    "Investigating",
     ATTENTION,
     "training is slow, which harms no weights: there is time to look for the cause before a rollback",
     "are the batch and the layers multiples of 8, which tensor cores need? (genesis_run_info, the model's sizes)",
@@ -66,91 +55,50 @@ INVESTIGATING = (
     "or go back now: `!rollback {name}`",
 )
 MITIGATION_EXHAUSTED = (
-    "MitigationExhausted",
     ATTENTION,
     "what was tried is over; since then neither a breach that is rolled back was seen, nor good metrics",
     "lower the overflow, or restore the metrics, or go back: `!rollback {name}`",
 )
-MITIGATED = ("Mitigated", WAITING, "the signal became good again within its window: nothing is rolled back")
+MITIGATED = (WAITING, "the signal became good again within its window: nothing is rolled back")
 MITIGATION_FAILED = (
-    "MitigationFailed",
     ATTENTION,
     "the signal did not become good again within its window, or something more severe came: it is rolled back",
     *AFTER_BREACH,
 )
 COMPARING_CANARY = (
-    "ComparingCanary",
     ATTENTION,
     "some breached workloads went to the fallback first; whether that helps them is being watched",
     "wait, or send the rest after them: `!promote {name}`, `!rollback {name}`",
 )
-CANARY_UNKNOWN = (
-    "CanaryUnknown",
-    ATTENTION,
-    "a look at the canary is not counted, because data is missing",
-    CHECK_SCRAPE,
-)
-CANARY_GONE = (
-    "CanaryGone",
-    ATTENTION,
-    "no workload of the canary runs any more: nothing can be compared",
-    *_AFTER_CANARY,
-)
-NOTHING_TO_COMPARE = (
-    "NothingToCompare",
-    ATTENTION,
-    "no breached workload is left in reduced precision",
-    *_AFTER_CANARY,
-)
-CANARY_PROMOTED = (
-    "CanaryPromoted",
-    WAITING,
-    "the rest of the fleet follows its canary to the fallback, in batches",
-)
-CANARY_NO_DIFFERENCE = (
-    "CanaryNoDifference",
-    STUCK,
-    "the fallback helped the canary no more than waiting helped the rest",
-    *_AFTER_CANARY,
-)
-CANARY_WORSE = (
-    "CanaryWorse",
-    STUCK,
-    "the canary is in worse health in the fallback than the rest",
-    *_AFTER_CANARY,
-)
-CANARY_INCONCLUSIVE = (
-    "CanaryInconclusive",
-    STUCK,
-    "there was too little data to say whether the fallback helps",
-    *_AFTER_CANARY,
-)
-TRAINING_FAILING = ("TrainingFailing", ATTENTION, "too many training runs failed or crashed", *AFTER_BREACH)
+CANARY_UNKNOWN = (ATTENTION, "a look at the canary is not counted, because data is missing", CHECK_SCRAPE)
+CANARY_GONE = (ATTENTION, "no workload of the canary runs any more: nothing can be compared", *_AFTER_CANARY)
+NOTHING_TO_COMPARE = (ATTENTION, "no breached workload is left in reduced precision", *_AFTER_CANARY)
+CANARY_PROMOTED = (WAITING, "the rest of the fleet follows its canary to the fallback, in batches")
+CANARY_NO_DIFFERENCE = (STUCK, "the fallback helped the canary no more than waiting helped the rest", *_AFTER_CANARY)
+CANARY_WORSE = (STUCK, "the canary is in worse health in the fallback than the rest", *_AFTER_CANARY)
+CANARY_INCONCLUSIVE = (STUCK, "there was too little data to say whether the fallback helps", *_AFTER_CANARY)
+TRAINING_FAILING = (ATTENTION, "too many training runs failed or crashed", *AFTER_BREACH)
 TRAINING_SLOW = (
-    "TrainingSlow",
     ATTENTION,
     "training is slower than its FP32 baseline by more than criteria.speed allows",
     *AFTER_BREACH,
 )
 LOSS_DIVERGING = (
-    "LossDiverging",
     ATTENTION,
     "the loss lies mildly above the workload's own FP32 baseline: nothing is promoted, and nothing rolled back for it",
     "compare the loss curves; raise criteria.divergence.warn, or go back: `!rollback {name}`",
 )
 MEMORY_RATIO_HIGH = (
-    "MemoryRatioHigh",
     ATTENTION,
     "low precision saves less device memory than criteria.memory asks",
     "look at what holds memory (precision-trainer env, the batch size), or raise criteria.memory.enter",
 )
-ABORTED = ("Aborted", ATTENTION, "a person asked for an emergency rollback", *AFTER_BREACH[1:])
-ROLLED_BACK = ("RolledBack", DECISION, "the rollback is over", *AFTER_BREACH)
-NOTHING_SUSPECT = ("NothingSuspect", NORMAL, "no weights may be poisoned")
+ABORTED = (ATTENTION, "a person asked for an emergency rollback", *AFTER_BREACH[1:])
+ROLLED_BACK = (DECISION, "the rollback is over", *AFTER_BREACH)
+NOTHING_SUSPECT = (NORMAL, "no weights may be poisoned")
 ROLLBACK_ESCALATED = (
-    "RollbackEscalated",
     ATTENTION,
     "the workloads that did not acknowledge are restarted",
     "see why they do not answer: `!get {name}`, `!kubectl logs {of} --tail=50`",
 )
-INVESTIGATION_CHECKS = ("InvestigationChecks", NORMAL, "what is known of the causes of slow training")
+INVESTIGATION_CHECKS = (NORMAL, "what is known of the causes of slow training")
