@@ -5,7 +5,7 @@ All series of a policy go with it: ``forget_policy``.
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -14,6 +14,9 @@ RollbackStage = Literal[
 ]
 PolicyTime = Literal["phase", "evaluation", "deadline", "predicted", "created", "drill", "rollback"]
 
+_Metric = TypeVar("_Metric", Gauge, Counter)
+
+_OF_POLICY = ("namespace", "policy")
 _STATUSES = {"True": 1.0, "False": 0.0, "Unknown": -1.0}
 _FAST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _STAGES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
@@ -25,140 +28,106 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._depth = Gauge("workqueue_depth", "Keys that wait for a worker.", registry=registry)
-        self._oldest = Gauge(
-            "workqueue_oldest_seconds", "How long the longest-waiting key has waited.", registry=registry
+        gauge = partial(Gauge, registry=registry)
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+
+        self._depth = gauge("workqueue_depth", "Keys that wait for a worker.")
+        self._oldest = gauge("workqueue_oldest_seconds", "How long the longest-waiting key has waited.")
+        self._reconciles = counter("reconcile_total", "Reconciliations by result.", ["result"])
+        self._reconcile_seconds = histogram(
+            "reconcile_duration_seconds", "Duration of one reconciliation.", buckets=_FAST
         )
-        self._reconciles = Counter("reconcile_total", "Reconciliations by result.", ["result"], registry=registry)
-        self._reconcile_seconds = Histogram(
-            "reconcile_duration_seconds", "Duration of one reconciliation.", buckets=_FAST, registry=registry
+        self._writes = counter(
+            "precision_operator_api_writes_total", "Writes to the API server.", ["verb", "resource", "result"]
         )
-        self._writes = Counter(
-            "precision_operator_api_writes_total",
-            "Writes to the API server.",
-            ["verb", "resource", "result"],
-            registry=registry,
+        self._queries = counter(
+            "precision_operator_prometheus_queries_total", "Queries sent to Prometheus.", ["query", "result"]
         )
-        self._queries = Counter(
-            "precision_operator_prometheus_queries_total",
-            "Queries sent to Prometheus.",
-            ["query", "result"],
-            registry=registry,
-        )
-        self._query_seconds = Histogram(
+        self._query_seconds = histogram(
             "precision_operator_prometheus_query_duration_seconds",
             "Duration of one query, waiting for a thread included.",
             buckets=_FAST,
-            registry=registry,
         )
-        self._circuits = Gauge(
+        self._circuits = gauge(
             "precision_operator_prometheus_circuit_state",
             "An endpoint's circuit: 0 asked as usual, 1 tried with one query, 2 not asked because it failed repeatedly.",
             ["endpoint"],
-            registry=registry,
         )
-        self._leader = Gauge("precision_operator_leader", "1 while this process leads, else 0.", registry=registry)
-        self._halted = Gauge(
-            "precision_operator_halted",
-            "1 while ConfigMap precision-halt stops every action on the cluster, else 0.",
-            registry=registry,
+        self._leader = gauge("precision_operator_leader", "1 while this process leads, else 0.")
+        self._halted = gauge(
+            "precision_operator_halted", "1 while ConfigMap precision-halt stops every action on the cluster, else 0."
         )
-        self._heartbeat = Gauge(
+        self._heartbeat = gauge(
             "precision_operator_heartbeat_timestamp_seconds",
             "When the loop that is silent longest last showed life; alert on its age and on its absence.",
-            registry=registry,
         )
-        self._info = Gauge(
+        self._info = gauge(
             "precision_policy_info",
             "1 for the phase and precision that a policy is in.",
-            ["namespace", "policy", "phase", "precision"],
-            registry=registry,
+            [*_OF_POLICY, "phase", "precision"],
         )
-        self._suspended = Gauge(
-            "precision_policy_suspended",
-            "1 while spec.suspend pauses the policy, else 0.",
-            ["namespace", "policy"],
-            registry=registry,
+        self._suspended = gauge(
+            "precision_policy_suspended", "1 while spec.suspend pauses the policy, else 0.", _OF_POLICY
         )
-        self._workloads = Gauge(
-            "precision_policy_workloads", "Workloads by state.", ["namespace", "policy", "state"], registry=registry
-        )
-        self._conditions = Gauge(
+        self._workloads = gauge("precision_policy_workloads", "Workloads by state.", [*_OF_POLICY, "state"])
+        self._conditions = gauge(
             "precision_policy_condition",
             "A condition of a policy's status: 1 True, 0 False, -1 Unknown.",
-            ["namespace", "policy", "type"],
-            registry=registry,
+            [*_OF_POLICY, "type"],
         )
-        self._times = Gauge(
+        self._times = gauge(
             "precision_policy_timestamp_seconds",
             "When the phase began, the metrics were last read whole, a rollback under way must end, and is predicted to; "
             "when the policy was created, a drill last passed, and a rollback was last decided.",
-            ["namespace", "policy", "of"],
-            registry=registry,
+            [*_OF_POLICY, "of"],
         )
-        self._gains = Gauge(
+        self._gains = gauge(
             "precision_policy_gain",
             "What precision has brought against FP32: speed and memory as multiples, loss as a difference (medians of "
             "workloads); gpu_hours and cpu_hours saved since the last FP32 baseline, gpu_rate and cpu_rate saved in an "
             "hour. Absent where it was not measured.",
-            ["namespace", "policy", "of"],
-            registry=registry,
+            [*_OF_POLICY, "of"],
         )
-        self._rollbacks = Counter(
-            "precision_rollbacks_total",
-            "Rollbacks decided.",
-            ["namespace", "policy", "severity", "reason", "scope"],
-            registry=registry,
+        self._rollbacks = counter(
+            "precision_rollbacks_total", "Rollbacks decided.", [*_OF_POLICY, "severity", "reason", "scope"]
         )
-        self._escalations = Counter(
+        self._escalations = counter(
             "precision_rollback_escalations_total",
             "Rollbacks that became more urgent, restarted who did not acknowledge, or missed their deadline.",
-            ["namespace", "policy", "severity", "reason"],
-            registry=registry,
+            [*_OF_POLICY, "severity", "reason"],
         )
-        self._mitigations = Counter(
+        self._mitigations = counter(
             "precision_mitigations_total",
             "What was tried against mild breaches, one a workload, and what came of it.",
-            ["namespace", "policy", "signal", "rung", "reason"],
-            registry=registry,
+            [*_OF_POLICY, "signal", "rung", "reason"],
         )
-        self._stage_seconds = Histogram(
-            "precision_rollback_stage_seconds",
-            "How long the stages of a rollback took.",
-            ["stage"],
-            buckets=_STAGES,
-            registry=registry,
+        self._stage_seconds = histogram(
+            "precision_rollback_stage_seconds", "How long the stages of a rollback took.", ["stage"], buckets=_STAGES
         )
-        self._transitions = Counter(
-            "precision_policy_transitions_total",
-            "Changes of phase.",
-            ["namespace", "policy", "from", "to", "reason"],
-            registry=registry,
+        self._transitions = counter(
+            "precision_policy_transitions_total", "Changes of phase.", [*_OF_POLICY, "from", "to", "reason"]
         )
-        self._report_errors = Counter(
+        self._report_errors = counter(
             "precision_report_errors_total",
             "Failures to write an incident, its evidence or a message; they hold up no rollback.",
             ["reason"],
-            registry=registry,
         )
-        self._notifications = Counter(
+        self._notifications = counter(
             "precision_notifications_total",
             "Messages by channel and result: Delivered, Failed (tried again), Undelivered (failing for long), "
             "Deferred (the queue was full).",
             ["channel", "result"],
-            registry=registry,
         )
-        self._reviews = Counter(
+        self._reviews = counter(
             "precision_operator_admission_reviews_total",
             "Requests that admission by webhook answered: Patched, Unchanged, or Failed (the pod passed unchanged).",
             ["result"],
-            registry=registry,
         )
-        self._alerts = Counter(
+        self._alerts = counter(
             "precision_operator_alert_requests_total",
             "Requests to the alert receiver by result; ConnectionRefused counts connections beyond its limits.",
             ["result"],
-            registry=registry,
         )
         self._series: dict[tuple[str, str], set[tuple[Gauge | Counter, tuple[str, ...]]]] = {}
         self._now: dict[tuple[str, str], tuple[str, str]] = {}
@@ -218,13 +187,11 @@ class Metrics:
             self._info.remove(*labels)
             self._series[key].discard((self._info, labels))
         self._now[key] = state
-        self._of_policy(self._info, namespace, policy, *state)
-        self._info.labels(namespace, policy, *state).set(1)
+        self._of_policy(self._info, namespace, policy, *state).set(1)
 
     def policy_suspended(self, namespace: str, policy: str, suspended: bool) -> None:
         """Whether a person has paused it."""
-        self._of_policy(self._suspended, namespace, policy)
-        self._suspended.labels(namespace, policy).set(suspended)
+        self._of_policy(self._suspended, namespace, policy).set(suspended)
 
     def policy_workloads(self, namespace: str, policy: str, counts: Mapping[str, int]) -> None:
         """How many workloads of a policy are in each state; a state not named is 0."""
@@ -232,8 +199,7 @@ class Metrics:
             if gauge is self._workloads and labels[2] not in counts:
                 self._workloads.labels(*labels).set(0)
         for state, count in counts.items():
-            self._of_policy(self._workloads, namespace, policy, state)
-            self._workloads.labels(namespace, policy, state).set(count)
+            self._of_policy(self._workloads, namespace, policy, state).set(count)
 
     def policy_conditions(self, namespace: str, policy: str, statuses: Mapping[str, str]) -> None:
         """The conditions of a policy by type; one that is not named is gone."""
@@ -252,18 +218,15 @@ class Metrics:
 
     def rollback(self, namespace: str, policy: str, *, severity: str, reason: str, scope: str) -> None:
         """A rollback was decided."""
-        self._of_policy(self._rollbacks, namespace, policy, severity, reason, scope)
-        self._rollbacks.labels(namespace, policy, severity, reason, scope).inc()
+        self._of_policy(self._rollbacks, namespace, policy, severity, reason, scope).inc()
 
     def escalation(self, namespace: str, policy: str, *, severity: str, reason: str) -> None:
         """A rollback under way needed more than was planned; ``severity`` is what it has become."""
-        self._of_policy(self._escalations, namespace, policy, severity, reason)
-        self._escalations.labels(namespace, policy, severity, reason).inc()
+        self._of_policy(self._escalations, namespace, policy, severity, reason).inc()
 
     def mitigation(self, namespace: str, policy: str, *, signal: str, rung: str, reason: str) -> None:
         """A rung began or a window ended; ``rung`` is empty for an investigation."""
-        self._of_policy(self._mitigations, namespace, policy, signal, rung, reason)
-        self._mitigations.labels(namespace, policy, signal, rung, reason).inc()
+        self._of_policy(self._mitigations, namespace, policy, signal, rung, reason).inc()
 
     def rollback_stage(self, stage: RollbackStage, seconds: float) -> None:
         """A stage of a rollback is through."""
@@ -271,8 +234,7 @@ class Metrics:
 
     def transition(self, namespace: str, policy: str, *, before: str, after: str, reason: str) -> None:
         """A policy changed its phase."""
-        self._of_policy(self._transitions, namespace, policy, before, after, reason)
-        self._transitions.labels(namespace, policy, before, after, reason).inc()
+        self._of_policy(self._transitions, namespace, policy, before, after, reason).inc()
 
     def report_error(self, reason: str) -> None:
         """An incident, its evidence or a message could not be written."""
@@ -301,11 +263,12 @@ class Metrics:
         for name, value in values:
             series = (gauge, (namespace, policy, name))
             if value is not None:
-                self._of_policy(gauge, namespace, policy, name)
-                gauge.labels(*series[1]).set(value)
+                self._of_policy(gauge, namespace, policy, name).set(value)
             elif series in (known := self._series.get((namespace, policy), set())):
                 gauge.remove(*series[1])
                 known.discard(series)
 
-    def _of_policy(self, metric: Gauge | Counter, namespace: str, policy: str, *labels: str) -> None:
+    def _of_policy(self, metric: _Metric, namespace: str, policy: str, *labels: str) -> _Metric:
+        """The series with these labels, which goes with its policy."""
         self._series.setdefault((namespace, policy), set()).add((metric, (namespace, policy, *labels)))
+        return metric.labels(namespace, policy, *labels)
