@@ -33,15 +33,15 @@ def drill_report(seen: RecordedPass, drill: Drill) -> Report:
         target=spec.target,
         fallback=spec.fallback,
         phase_before=seen.before.phase,
-        since_before=stamp(seen.before.phase_since) if seen.before.phase_since is not None else "",
+        since_before=stamp(seen.before.phase_since),
         kind=IncidentKind.DRILL,
         workloads=tuple(map(name_of, keys))[:WORKLOADS_LIMIT],
         phase=IncidentPhase.CLOSED,
         stages=Stages(
             decided_at=stamp(drill.began_at),
             deadline_at=stamp(drill.deadline_at),
-            last_patch_at=_stamped(drill.requested_at),
-            last_ack_at=_stamped(drill.ended_at) if passed else "",
+            last_patch_at=stamp(drill.requested_at),
+            last_ack_at=stamp(drill.ended_at) if passed else "",
         ),
         timeline=tuple(_moments(drill)),
     )
@@ -68,7 +68,3 @@ def _lost(drill: Drill) -> str:
     return (
         f"{drill.restarted} were to be restarted: the steps since their last checkpoint are lost, how many is not known"
     )
-
-
-def _stamped(seconds: float | None) -> str:
-    return stamp(seconds) if seconds is not None else ""

@@ -50,7 +50,7 @@ def closed_report(seen: RecordedPass, windows: Sequence[Mitigation]) -> Report:
         target=spec.target,
         fallback=spec.fallback,
         phase_before=seen.before.phase,
-        since_before=stamp(seen.before.phase_since) if seen.before.phase_since is not None else "",
+        since_before=stamp(seen.before.phase_since),
         workloads=tuple(w.name for w in windows)[:WORKLOADS_LIMIT],
         phase=IncidentPhase.CLOSED,
         stages=Stages(detected_at=stamp(first.since), decided_at=stamp(first.since), deadline_at=stamp(first.until)),

@@ -7,7 +7,6 @@ from precision_operator.api.commands import Prerequisite, answered
 from precision_operator.api.incident import Incident
 from precision_operator.api.state import Phase
 from precision_operator.api.text import bounded
-from precision_operator.api.wire import format_time
 from precision_operator.api.workload import name_of
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.observer import RecordedPass
@@ -41,7 +40,7 @@ def open_report(seen: RecordedPass, incident: Incident) -> Report:
         target=spec.target,
         fallback=spec.fallback,
         phase_before=before.phase,
-        since_before=stamp(before.phase_since) if before.phase_since is not None else "",
+        since_before=stamp(before.phase_since),
         workloads=(breached or incident.workloads)[:WORKLOADS_LIMIT],
         stages=Stages(decided_at=stamp(incident.decided_at)),
     )
@@ -71,8 +70,8 @@ def carry_on(report: Report, seen: RecordedPass) -> Report:
         detected_at=stamp(incident.detected_at),
         decided_at=stamp(incident.decided_at),
         deadline_at=stamp(incident.deadline_at),
-        last_patch_at=format_time(incident.last_patch_at) or "",
-        last_ack_at=format_time(incident.last_ack_at) or "",
+        last_patch_at=stamp(incident.last_patch_at),
+        last_ack_at=stamp(incident.last_ack_at),
         left_at=stamp(seen.now) if retried(seen) else "",
     )
     moments += _reached(report, replace(report, stages=stages))

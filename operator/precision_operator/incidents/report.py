@@ -250,6 +250,6 @@ class Report:
         return any(message.kind == kind for message in self.messages)
 
 
-def stamp(seconds: float) -> str:
-    """RFC 3339 with milliseconds."""
+def stamp(seconds: float | None) -> str:
+    """RFC 3339 with milliseconds; empty where there is no time."""
     return format_time(seconds) or ""
