@@ -1,19 +1,19 @@
 """Open incidents that no pass carries on: their policy is gone, or it has a newer one and an earlier leader left them."""
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import State
 from precision_operator.api.wire import mapping, text
 from precision_operator.errors import Conflict, NotFound, OperatorError, Unavailable
-from precision_operator.incidents.document import PHASE_LABEL, from_body, name_of, to_body
+from precision_operator.incidents.document import PHASE_LABEL, name_of
 from precision_operator.incidents.passes import close, superseded
 from precision_operator.incidents.report import IncidentPhase, Report, stamp
+from precision_operator.incidents.store import IncidentStore
 from precision_operator.kube.port import ASSIGNMENTS, INCIDENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.reasons import Reason
-from precision_operator.replay.codec import RecordingError
 
 EVERY_SECONDS = 3600.0
 
@@ -28,9 +28,10 @@ def ended(report: Report, *, now: float) -> Report:
 class Orphans:
     """Closes them, at the start of a leader and from time to time."""
 
-    def __init__(self, api: KubeApi, *, namespaces: Sequence[str] = ()) -> None:
+    def __init__(self, api: KubeApi, store: IncidentStore, *, namespaces: Sequence[str] = ()) -> None:
         """``namespaces``: those that are watched; none: all."""
         self._api = api
+        self._store = store
         self._namespaces = tuple(namespaces) or ("",)
         self._due_at = 0.0
 
@@ -63,21 +64,14 @@ class Orphans:
             raise failed[0]
 
     async def _close(self, namespace: str, name: str, known: Collection[PolicyKey], *, now: float) -> None:
-        try:
-            body = await self._api.get(INCIDENTS, namespace, name)
-            report = from_body(body)
-        except (NotFound, RecordingError):
-            return  # it was pruned; or a newer operator wrote it
-        closed = await self._closed(PolicyKey(namespace, report.policy), name, report, known, now=now)
-        if closed is None:
+        found = await self._store.read(namespace, name)
+        if found is None:
             return
-        version = text(mapping(body.get("metadata")).get("resourceVersion"))
-        try:
-            await self._api.replace(
-                INCIDENTS, namespace, name, to_body(closed, namespace=namespace, resource_version=version)
-            )
-        except (Conflict, NotFound):
-            return  # somebody else was faster
+        report, version = found
+        closed = await self._closed(PolicyKey(namespace, report.policy), name, report, known, now=now)
+        if closed is not None:
+            with suppress(Conflict, NotFound):  # somebody else was faster
+                await self._store.overwrite(namespace, closed, version)
 
     async def _closed(
         self, key: PolicyKey, name: str, report: Report, known: Collection[PolicyKey], *, now: float

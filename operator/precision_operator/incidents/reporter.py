@@ -71,7 +71,7 @@ class Reporter:
         wording: Wording | None = None,
     ) -> None:
         """``namespaces``: those that are watched; none: all. ``wording``: of the messages; None: as the settings say."""
-        self._orphans = Orphans(api, namespaces=namespaces)
+        self._orphans = Orphans(api, store, namespaces=namespaces)
         self._store = store
         self._collector = collector
         self._settings = settings

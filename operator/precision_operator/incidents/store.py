@@ -109,21 +109,21 @@ class IncidentStore:
         incident = seen.decision.state.incident
         if incident is None:
             return
-        found = await self._read(namespace, name_of(incident.id, stamp(incident.decided_at)))
+        found = await self.read(namespace, name_of(incident.id, stamp(incident.decided_at)))
         if found is not None and not found[0].stages.left_at:
             report, version = found
             report = replace(report, stages=replace(report.stages, left_at=stamp(seen.now)))
-            await self._replace(namespace, report, version)
+            await self.overwrite(namespace, report, version)
 
     async def complete(self, namespace: str, report: Report) -> None:
         """Write the evidence, and what follows from it, into the object of a report that was closed before they came."""
-        found = await self._read(namespace, name_for(report))
+        found = await self.read(namespace, name_for(report))
         if found is not None:
             kept, version = found
             kept = replace(kept, evidence=report.evidence, cost=report.cost, questions=report.questions)
-            await self._replace(namespace, kept, version)
+            await self.overwrite(namespace, kept, version)
 
-    async def _read(self, namespace: str, name: str) -> tuple[Report, str] | None:
+    async def read(self, namespace: str, name: str) -> tuple[Report, str] | None:
         """(report, resourceVersion); None where it was pruned, or is another version's."""
         try:
             body = await self._api.get(INCIDENTS, namespace, name)
@@ -131,7 +131,8 @@ class IncidentStore:
         except (NotFound, RecordingError):
             return None
 
-    async def _replace(self, namespace: str, report: Report, version: str) -> None:
+    async def overwrite(self, namespace: str, report: Report, version: str) -> None:
+        """Write the report over the version that was read; Conflict, NotFound: somebody else was faster."""
         written = to_body(report, namespace=namespace, resource_version=version)
         await self._api.replace(INCIDENTS, namespace, name_for(report), written)
 
