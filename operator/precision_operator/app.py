@@ -177,7 +177,7 @@ class App:
             settings=settings,
             clock=clock,
         )
-        wording = Wording.of(settings.incidents, chosen(settings.message_templates, metrics.report_error))
+        wording = Wording(settings.incidents, chosen(settings.message_templates, metrics.report_error))
         notifier = Notifier(settings.notifications, metrics=metrics, clock=clock, wording=wording)
         self._announcer = Announcer(
             notifier,

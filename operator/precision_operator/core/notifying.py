@@ -14,7 +14,7 @@ from precision_operator.api.state import State
 from precision_operator.core.calling import ONCE_A_STEP, Call, calls, transition
 
 ESCALATE_SECONDS: Final = (900.0, 1800.0)
-"""When the next role is told too, after the first message."""
+"""When the next role is told too, after the first message; of an incident, after the decision."""
 QUIET_SECONDS: Final = 600.0
 """Between two messages of one topic: a state that comes and goes is told of once in this time."""
 HOUR_SECONDS: Final = 3600.0

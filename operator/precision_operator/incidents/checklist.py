@@ -15,7 +15,8 @@ from precision_operator.api.verification import Checks
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.observer import RecordedPass
 from precision_operator.core.progress import accepted_modes, live_pods, pod_acknowledged
-from precision_operator.incidents.report import Check, CheckResult, Report, Windows, stamp
+from precision_operator.incidents.report import Check, CheckResult, Report, stamp
+from precision_operator.settings import IncidentSettings
 
 NEAR_BASELINE = 0.05
 """How far the loss may lie above its FP32 baseline; also the share of failed runs that a recovery allows."""
@@ -142,19 +143,19 @@ def concerned(report: Report, seen: RecordedPass) -> tuple[WorkloadView, ...]:
     return tuple(w for w in everything if report.scope is not Scope.WORKLOAD or w.name in report.workloads)
 
 
-def verify(report: Report, seen: RecordedPass, windows: Windows, *, now: float) -> tuple[Check, ...]:
+def verify(report: Report, seen: RecordedPass, settings: IncidentSettings, *, now: float) -> tuple[Check, ...]:
     """The checklist after a look at ``now``; the clock starts when all trainers were in the fallback.
 
     Until then a trainer that restarts, or has not acknowledged yet, is no failure of the rollback. One that takes longer
     than the first window is looked at as it stands, its clock starting with the decision.
     """
     elapsed = now - (report.in_fallback_at or report.decided_at)
-    if report.in_fallback_at is None and elapsed < windows.immediate_seconds:
+    if report.in_fallback_at is None and elapsed < settings.immediate_seconds:
         return report.checklist or blank()
     spans = {
-        "Immediate": (0.0, windows.immediate_seconds),
-        "Short": (windows.immediate_seconds, windows.short_seconds),
-        "Long": (windows.short_seconds, windows.long_seconds),
+        "Immediate": (0.0, settings.immediate_seconds),
+        "Short": (settings.immediate_seconds, settings.short_seconds),
+        "Long": (settings.short_seconds, settings.long_seconds),
     }
     evaluation = seen.observation.evaluation
     read_at = evaluation.at if evaluation is not None else now

@@ -186,7 +186,7 @@ def _fields(report: Report, wording: Wording, namespace: str) -> dict[str, str]:
         "since": report.stages.decided_at,
         "deadline": report.stages.deadline_at,
         "root_cause": _root_cause(report),
-        "postmortem": stamp(report.decided_at + wording.postmortem_after_seconds),
+        "postmortem": stamp(report.decided_at + wording.settings.postmortem_after_seconds),
     }
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from precision_operator.api.messages import MessageKind
 from precision_operator.api.wire import parse_time
+from precision_operator.core.notifying import ESCALATE_SECONDS
 from precision_operator.incidents.channels import NotDelivered, Outgoing, send
 from precision_operator.incidents.document import name_for
 from precision_operator.incidents.report import Message, Report
@@ -238,7 +239,7 @@ class Notifier:
         return Post(
             f"{namespace}/{name_for(report)}",
             report.messages,
-            roles=lambda message: _roles(report, message, self._wording),
+            roles=lambda message: _roles(report, message),
             facts=lambda message: {
                 **facts,
                 **links(
@@ -268,7 +269,7 @@ def _noted(message: Message, channel: str) -> Message:
     return replace(message, delivered=(*message.delivered, channel))
 
 
-def _roles(report: Report, message: Message, wording: Wording) -> tuple[str, ...]:
+def _roles(report: Report, message: Message) -> tuple[str, ...]:
     """The first message goes to who is on call; each escalation reaches one rung higher; the all-clear whoever got one.
 
     A verification that failed goes to them, to the ML lead in any case, and as high as an escalation that long after the
@@ -280,7 +281,7 @@ def _roles(report: Report, message: Message, wording: Wording) -> tuple[str, ...
     elif message.kind == MessageKind.VERIFICATION_FAILED:
         began = parse_time(report.stages.detected_at) or report.decided_at
         lasted = (parse_time(message.at) or began) - began
-        reached = max(1, len(escalations), sum(lasted >= seconds for seconds in wording.escalate_after_seconds))
+        reached = max(1, len(escalations), sum(lasted >= seconds for seconds in ESCALATE_SECONDS))
     else:
         reached = sum(at <= message.at for at in escalations)
     return roles_of(reached)

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from precision_operator.api.messages import MessageKind
 from precision_operator.core.model import Evaluation
+from precision_operator.core.notifying import ESCALATE_SECONDS
 from precision_operator.core.observer import RecordedPass
 from precision_operator.core.rollback.whole import URGENCY
 from precision_operator.incidents.checklist import verify
@@ -18,44 +19,44 @@ from precision_operator.incidents.messages import (
     verification_failed,
 )
 from precision_operator.incidents.passes import close
-from precision_operator.incidents.report import CheckResult, IncidentPhase, Message, Milestone, Report, Windows
+from precision_operator.incidents.report import CheckResult, IncidentPhase, Message, Milestone, Report
 from precision_operator.incidents.wording import Wording
 from precision_operator.replay.recording import Recording
+from precision_operator.settings import IncidentSettings
 
 FAILED = MessageKind.VERIFICATION_FAILED
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingPace:
-    """When what is done, and how it is worded."""
-
-    windows: Windows
-    wording: Wording
-
-
-def ripen(report: Report, seen: RecordedPass, pace: TrainingPace, *, now: float, first: Evaluation | None) -> Report:
+def ripen(
+    report: Report,
+    seen: RecordedPass,
+    settings: IncidentSettings,
+    *,
+    wording: Wording,
+    now: float,
+    first: Evaluation | None,
+) -> Report:
     """The report at ``now``, by the newest pass; ``first`` is the reading that the rollback was decided on."""
     if report.phase is IncidentPhase.CLOSED:
         return report
-    report = replace(report, checklist=verify(report, seen, pace.windows, now=now))
-    namespace, windows = seen.policy.namespace, pace.windows
-    after = seen.observation.evaluation
+    report = replace(report, checklist=verify(report, seen, settings, now=now))
+    namespace, after = seen.policy.namespace, seen.observation.evaluation
     if _is_news(report, seen):
-        report = _say(report, notice(report, seen, pace.wording, now=now, before=first))
+        report = _say(report, notice(report, seen, wording, now=now, before=first))
     if report.phase is IncidentPhase.ACTIVE:
-        due = sum(now - _asked_at(report, seen) >= seconds for seconds in pace.wording.escalate_after_seconds)
+        due = sum(now - _asked_at(report, seen) >= seconds for seconds in ESCALATE_SECONDS)
         if sum(message.kind == "Escalation" for message in report.messages) < due:
-            report = _say(report, escalation(report, pace.wording, namespace=namespace, now=now))
+            report = _say(report, escalation(report, wording, namespace=namespace, now=now))
         return report
     elapsed = now - (report.in_fallback_at or report.decided_at)
-    over = elapsed >= windows.long_seconds
-    clear = elapsed >= windows.short_seconds and not unresolved(report.checklist, "Long" if over else "Short")
+    over = elapsed >= settings.long_seconds
+    clear = elapsed >= settings.short_seconds and not unresolved(report.checklist, "Long" if over else "Short")
     if clear and not report.said("AllClear"):
-        message = all_clear(report, pace.wording, namespace=namespace, now=now, before=first, after=after)
+        message = all_clear(report, wording, namespace=namespace, now=now, before=first, after=after)
         report = _say(report, message)
     looked = "Long" if over else "Short"
-    if elapsed >= windows.short_seconds and has_failed(report.checklist, looked) and not report.said(FAILED):
-        message = verification_failed(report, pace.wording, namespace=namespace, now=now, before=first, after=after)
+    if elapsed >= settings.short_seconds and has_failed(report.checklist, looked) and not report.said(FAILED):
+        message = verification_failed(report, wording, namespace=namespace, now=now, before=first, after=after)
         report = _say(report, message)
     if over:
         failed = [c.name for c in report.checklist if c.result is CheckResult.FAILED]
@@ -85,14 +86,14 @@ def _asked_at(report: Report, seen: RecordedPass) -> float:
     return report.decided_at if expedited is None else expedited
 
 
-def next_due(report: Report, pace: TrainingPace, *, now: float) -> float | None:
+def next_due(report: Report, settings: IncidentSettings, *, now: float) -> float | None:
     """When time alone changes the report; None: never."""
     if report.phase is IncidentPhase.CLOSED:
         return None
-    began, windows = report.in_fallback_at or report.decided_at, pace.windows
-    moments = [began + s for s in (windows.immediate_seconds, windows.short_seconds, windows.long_seconds)]
+    began = report.in_fallback_at or report.decided_at
+    moments = [began + s for s in (settings.immediate_seconds, settings.short_seconds, settings.long_seconds)]
     if report.phase is IncidentPhase.ACTIVE:
-        moments += [report.decided_at + s for s in pace.wording.escalate_after_seconds]
+        moments += [report.decided_at + s for s in ESCALATE_SECONDS]
     return min((moment for moment in moments if moment > now), default=None)
 
 

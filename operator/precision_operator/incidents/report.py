@@ -70,15 +70,6 @@ class CheckResult(StrEnum):
     UNKNOWN = "Unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Until how many seconds after the rollback the checks of each window are looked at."""
-
-    immediate_seconds: float = 300.0
-    short_seconds: float = 1800.0
-    long_seconds: float = 7200.0
-
-
 OF_INCIDENTS = tuple(
     kind.value
     for kind in (MessageKind.NOTICE, MessageKind.ESCALATION, MessageKind.ALL_CLEAR, MessageKind.VERIFICATION_FAILED)

@@ -24,8 +24,8 @@ from precision_operator.incidents.gathered import answers, take_evidence
 from precision_operator.incidents.notifier import Notifier
 from precision_operator.incidents.orphans import Orphans, ended
 from precision_operator.incidents.passes import carry_on, retried
-from precision_operator.incidents.progress import TrainingPace, first_reading, next_due, ripen, worth_keeping
-from precision_operator.incidents.report import IncidentPhase, Report, Windows
+from precision_operator.incidents.progress import first_reading, next_due, ripen, worth_keeping
+from precision_operator.incidents.report import IncidentPhase, Report
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.incidents.track import Case, Track
 from precision_operator.incidents.wording import Wording
@@ -80,8 +80,7 @@ class Reporter:
         self._metrics = metrics
         self._clock = clock
         self._leading = leading
-        windows = Windows(settings.immediate_seconds, settings.short_seconds, settings.long_seconds)
-        self._pace = TrainingPace(windows, wording or Wording.of(settings))
+        self._wording = wording or Wording(settings)
         self._tracks: dict[PolicyKey, Track] = {}
         self._wake = asyncio.Event()
 
@@ -176,7 +175,7 @@ class Reporter:
             due = [self._closer.due_at(track)]
             if track.case is not None:
                 report = track.case.report
-                due += [next_due(report, self._pace, now=now), self._notifier.due_at(report, key.namespace)]
+                due += [next_due(report, self._settings, now=now), self._notifier.due_at(report, key.namespace)]
                 unsaved = self._store.due_seconds(track.case)
                 due += [now + unsaved] if unsaved is not None else []
             moments += [moment for moment in due if moment is not None]
@@ -271,7 +270,9 @@ class Reporter:
     async def _advance(self, key: PolicyKey, case: Case, seen: RecordedPass) -> None:
         """Ripen, write what is due, send messages, then ask for evidence."""
         first = first_reading(case.recordings)
-        case.report = ripen(case.report, seen, self._pace, now=self._clock.time(), first=first)
+        case.report = ripen(
+            case.report, seen, self._settings, wording=self._wording, now=self._clock.time(), first=first
+        )
         if not case.report.questions:
             case.report = replace(case.report, questions=answers(case.report, seen))
         # Kept first, then sent: a new leader may send it twice, and never not at all. So what cannot be kept is sent too.

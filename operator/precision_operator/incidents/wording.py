@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Self
 
 from precision_operator.api.messages import MessageKind
 from precision_operator.api.signals import Signal
@@ -19,26 +18,9 @@ from precision_operator.settings import IncidentSettings, MessageTemplate
 class Wording:
     """What the admin adds to the messages."""
 
-    dashboard_url: str = ""
-    """Base URL of the dashboard; the policy's namespace and name are appended as variables."""
-    postmortem_after_seconds: float = 86400.0
-    """When to propose the post-mortem, after the decision."""
-    escalate_after_seconds: tuple[float, ...] = (900.0, 1800.0)
-    """When a rollback of which not every trainer has acknowledged is escalated, after the decision."""
-    runbook_url: str = "docs/runbooks.md"
-    """The page of the runbooks; a section's anchor is appended."""
+    settings: IncidentSettings = field(default_factory=IncidentSettings)
     templates: Mapping[str, MessageTemplate] = field(default_factory=dict)
-    """The admin's own, by kind."""
-
-    @classmethod
-    def of(cls, settings: IncidentSettings, templates: Mapping[str, MessageTemplate] | None = None) -> Self:
-        """As the settings have it; ``templates``: those that were chosen."""
-        return cls(
-            dashboard_url=settings.dashboard_url,
-            postmortem_after_seconds=settings.postmortem_after_seconds,
-            runbook_url=settings.runbook_url,
-            templates=templates or {},
-        )
+    """The admin's own, by kind: those that were chosen."""
 
 
 def message(
@@ -61,15 +43,16 @@ def links(kind: MessageKind, fields: Mapping[str, str], wording: Wording) -> dic
     where = {"namespace": fields["namespace"], "name": fields["policy"], "incident": fields.get("incident", "")}
     return {
         "command": f"kubectl precision {kind.command.format_map(where)}",
-        "runbook": f"{wording.runbook_url}#{kind.runbook}",
+        "runbook": f"{wording.settings.runbook_url}#{kind.runbook}",
     }
 
 
 def _dashboard(wording: Wording, fields: Mapping[str, str]) -> str:
-    if not wording.dashboard_url:
+    url = wording.settings.dashboard_url
+    if not url:
         return ""
-    sign = "&" if "?" in wording.dashboard_url else "?"
-    return f"{wording.dashboard_url}{sign}var-namespace={fields['namespace']}&var-policy={fields['policy']}"
+    sign = "&" if "?" in url else "?"
+    return f"{url}{sign}var-namespace={fields['namespace']}&var-policy={fields['policy']}"
 
 
 def steps_of(reason: str, *, namespace: str, name: str, missing: str = "") -> list[str]:

@@ -12,10 +12,12 @@ from precision_operator.api.signals import Signal
 from precision_operator.core.model import PodSignals, PodView
 from precision_operator.core.observer import RecordedPass
 from precision_operator.incidents.checklist import blank, counted, verify
-from precision_operator.incidents.report import Check, CheckResult, Windows
+from precision_operator.incidents.report import Check, CheckResult
+from precision_operator.settings import IncidentSettings
 from tests.support.reported import promoted, rolled_back
 
 KEY = PolicyKey("ns", "fleet")
+WINDOWS = IncidentSettings(immediate_seconds=300.0, short_seconds=1800.0, long_seconds=7200.0)
 
 
 def test_lines_are_counted_by_their_result() -> None:
@@ -87,7 +89,7 @@ async def judged(damage: Damage | None = None, *, silent: bool = False) -> dict[
     evaluation = replace(seen.evaluation, at=late, pods={} if silent else pods)
     observation = replace(seen, workloads=tuple(ready), evaluation=evaluation)
     given = RecordedPass(stage.world.policy, stage.world.state, observation, stage.world.decide(), late)
-    found = verify(report, given, Windows(300.0, 1800.0, 7200.0), now=late)
+    found = verify(report, given, WINDOWS, now=late)
     return {check.name: check.result for check in found}
 
 

@@ -16,7 +16,7 @@ from precision_operator.config_file import parse_settings
 from precision_operator.errors import ConfigurationError
 from precision_operator.incidents.templates import BODY_CHARACTERS, FIELDS, chosen, objection, render
 from precision_operator.incidents.wording import Wording, message
-from precision_operator.settings import MessageTemplate
+from precision_operator.settings import IncidentSettings, MessageTemplate
 
 FULL = {name: f"<{name}>" for name in FIELDS}
 PAGE = (Path(__file__).parents[3] / "docs" / "notifications.md").read_text()
@@ -27,7 +27,7 @@ ABOUT = {"namespace": "team", "policy": "fleet", "incident": "fleet-4"}
 
 @pytest.mark.parametrize("kind", MessageKind)
 def test_every_kind_ends_with_a_command_that_the_plugin_takes_and_its_runbook(kind: MessageKind) -> None:
-    made = message(kind, ABOUT, Wording(runbook_url="https://wiki.example/runbooks"), now=0.0)
+    made = message(kind, ABOUT, Wording(IncidentSettings(runbook_url="https://wiki.example/runbooks")), now=0.0)
     *_, command, link = made.body.splitlines()
     given = shlex.split(command.removeprefix("RUN: kubectl precision "))
     assert command.startswith("RUN: kubectl precision ")
