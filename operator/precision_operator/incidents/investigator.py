@@ -7,8 +7,9 @@ decision waits for it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.signals import Signal
@@ -17,7 +18,6 @@ from precision_operator.errors import OperatorError
 from precision_operator.incidents.collector import EvidenceCollector
 from precision_operator.incidents.drill import drill_report
 from precision_operator.incidents.mitigation import Group, closed_report, ended_well
-from precision_operator.incidents.report import Report
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.kube.events import EventRecorder, PolicyRef
 from precision_operator.reasons import Reason
@@ -30,26 +30,11 @@ RECENT_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Slow:
+class _Case:
     policy: PolicyRef
-    endpoint: str
-    pods: Mapping[str, str]
-    """Pod → workload."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    policy: PolicyRef
-    report: Report
-    group: Group
-    known: set[Group]
-
-
-@dataclass(frozen=True, slots=True)
-class _Drilled:
-    policy: PolicyRef
-    report: Report
-    known: set[str]
+    report: Callable[[], Awaitable[None]]
+    forget: Callable[[], None] = lambda: None
+    """Called where the report fails: the next pass asks for it again."""
 
 
 @dataclass(slots=True)
@@ -85,7 +70,7 @@ class Investigator:
         self._windows: dict[PolicyKey, _Windows] = {}
         self._drills: dict[PolicyKey, set[str]] = {}
         """The id of a policy's last drill, once it is kept."""
-        self._cases: asyncio.Queue[_Slow | _Ended | _Drilled] = asyncio.Queue()
+        self._cases: asyncio.Queue[_Case] = asyncio.Queue()
 
     @property
     def waiting(self) -> int:
@@ -108,7 +93,8 @@ class Investigator:
             recent = seen.now - max(w.good_since or w.since for w in windows) < RECENT_SECONDS
             if recent and group not in known.kept:
                 known.kept.add(group)
-                self._cases.put_nowait(_Ended(reference, closed_report(seen, windows), group, known.kept))
+                keep = partial(self._store.add, seen.key.namespace, closed_report(seen, windows))
+                self._cases.put_nowait(_Case(reference, keep, partial(known.kept.discard, group)))
 
     def gone(self, key: PolicyKey) -> None:
         """See Observer."""
@@ -123,7 +109,8 @@ class Investigator:
             known.clear()  # of those before it nobody asks any more
             known.add(drill.id)
             reference = PolicyRef(seen.policy.namespace, seen.policy.name, seen.policy.uid)
-            self._cases.put_nowait(_Drilled(reference, drill_report(seen, drill), known))
+            keep = partial(self._store.add, seen.key.namespace, drill_report(seen, drill))
+            self._cases.put_nowait(_Case(reference, keep, partial(known.discard, drill.id)))
 
     def _observe_slow(self, seen: RecordedPass, reference: PolicyRef, known: _Windows) -> None:
         windows = seen.decision.state.mitigations
@@ -132,7 +119,13 @@ class Investigator:
         known.slow = slow
         pods = {p.name: w.name for w in seen.observation.workloads if w.key in begun for p in w.pods}
         if pods:
-            self._cases.put_nowait(_Slow(reference, seen.policy.spec.prometheus_ref, pods))
+            tell = partial(self._tell_causes, reference, seen.policy.spec.prometheus_ref, pods)
+            self._cases.put_nowait(_Case(reference, tell))
+
+    async def _tell_causes(self, policy: PolicyRef, endpoint: str, pods: Mapping[str, str]) -> None:
+        """``pods``: pod → workload."""
+        said = await self._collector.slowness(namespace=policy.namespace, endpoint=endpoint, pods=pods)
+        await self._events.emit(policy, Reason.INVESTIGATION_CHECKS, said)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -142,18 +135,10 @@ class Investigator:
     async def turn(self) -> None:
         """Wait for the next case and report it."""
         case = await self._cases.get()
-        namespace = case.policy.namespace
         try:
-            if isinstance(case, _Slow):
-                said = await self._collector.slowness(namespace=namespace, endpoint=case.endpoint, pods=case.pods)
-                await self._events.emit(case.policy, Reason.INVESTIGATION_CHECKS, said)
-            else:
-                await self._store.add(namespace, case.report)
+            await case.report()
         except Exception as error:  # noqa: BLE001 - the last barrier: a bug in a report must not end the operator
             reason = error.reason if isinstance(error, OperatorError) else Reason.INTERNAL_ERROR
             self._failed(reason)
-            _LOG.exception("mitigation of %s/%s", namespace, case.policy.name, extra={"reason": reason})
-            if isinstance(case, _Drilled):
-                case.known.discard(case.report.id)
-            if isinstance(case, _Ended):
-                case.known.discard(case.group)  # the next pass asks for it again
+            _LOG.exception("mitigation of %s/%s", case.policy.namespace, case.policy.name, extra={"reason": reason})
+            case.forget()
