@@ -81,6 +81,7 @@ class Schema:
             return node | {"items": self.value(get_args(kind)[0], field.items or Field(), f"{path}[]")}
         if origin is not None and issubclass(origin, Mapping):
             return self._map(kind, field, path, default)
+        assert isinstance(kind, type)
         if issubclass(kind, StrEnum):
             return self._node("string", field, path, shown) | {"enum": [str(m) for m in field.only or kind]}
         if kind in (bool, int, float, str):

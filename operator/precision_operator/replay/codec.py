@@ -24,7 +24,8 @@ T = TypeVar("T")
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TAG = "is"
 """Which class of a union follows."""
-_ABSENT = object()
+_ABSENT: object = ...
+"""Of a field without a default. A fingerprint holds its repr, which must be the same in every process."""
 
 
 class RecordingError(OperatorError):

@@ -6,6 +6,9 @@ import base64
 import gzip
 import json
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -31,6 +34,7 @@ from precision_operator.replay.recording import (
     from_json,
     pack,
     record,
+    schema,
     to_json,
     unpack,
 )
@@ -163,6 +167,13 @@ def test_infinities_and_nan_come_back() -> None:
     assert values[Signal.SPEED] == -math.inf
     assert math.isnan(values[Signal.DIVERGENCE])
     assert math.copysign(1.0, values[Signal.FAILURES]) == -1.0
+
+
+def test_what_is_recorded_has_the_same_fingerprint_in_every_process() -> None:
+    command = [sys.executable, "-c", "from precision_operator.replay.recording import schema; print(schema())"]
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed}
+        assert subprocess.check_output(command, env=environment, text=True).strip() == schema()
 
 
 def test_an_unchanged_pass_costs_a_few_bytes() -> None:
