@@ -4,7 +4,6 @@
 
     OperatorError
     ├── ConfigurationError      the admin's settings cannot be used
-    ├── PolicyError             a policy that the schema let through cannot be carried out
     ├── KubeError               an answer of the API server that is not success
     │   ├── NotFound            404
     │   ├── Conflict            409: somebody wrote first; gather again
@@ -16,6 +15,7 @@
     │   ├── AnswerTooLarge      longer than was asked for at most: nothing of it was read
     │   ├── Forbidden           403: a verb is missing from the ServiceAccount's role
     │   └── Unavailable         5xx, time-outs, broken connections
+    ├── HistoryRewound          etcd was restored from a backup: the process must begin anew
     ├── NotConfirmed            admission has not echoed what was committed: nothing may depend on it yet
     ├── NewerVersion            the state was written by a newer operator
     ├── Unfenced                the API server would let the operator do what it must not

@@ -3,12 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import TypeVar
 
 from precision_operator.contract import MAX_GENERATION
-
-Choice = TypeVar("Choice", bound=StrEnum)
 
 _DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h)")
 _DURATIONS = re.compile(rf"({_DURATION.pattern})+")
@@ -110,8 +106,3 @@ def number(value: object, default: float) -> float:
 def boolean(value: object, default: bool) -> bool:
     """The value where it is true or false."""
     return value if isinstance(value, bool) else default
-
-
-def choice(value: object, default: Choice) -> Choice:
-    """The member of the default's enumeration that the value names, else the default."""
-    return next((member for member in type(default) if member.value == value), default)

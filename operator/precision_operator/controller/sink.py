@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -43,7 +42,6 @@ class InventorySink:
         *,
         enqueue: Callable[[PolicyKey], None],
         heartbeat: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
         known: KnownAssignments | None = None,
     ) -> None:
         """``known``: what admission by webhook knows; None where there is no webhook."""
@@ -51,9 +49,6 @@ class InventorySink:
         self._inventory = inventory
         self._enqueue = enqueue
         self._heartbeat = heartbeat
-        self._clock = clock
-        self.last_event: dict[Resource, float] = {}
-        """When each stream last gave a sign of life, by the monotonic clock."""
 
     def event(self, resource: Resource, body: JsonObject, *, deleted: bool) -> None:
         """See Sink."""
@@ -74,7 +69,6 @@ class InventorySink:
 
     def alive(self, resource: Resource) -> None:
         """See Sink."""
-        self.last_event[resource] = self._clock()
         self._heartbeat(resource.plural)
 
     def _wake(self, keys: frozenset[PolicyKey]) -> None:

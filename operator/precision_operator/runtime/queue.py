@@ -79,12 +79,12 @@ class WorkQueue(Generic[K]):
         self._delayed[key] = (due, priority)
         self._arm()
 
-    def backoff(self, key: K, *, priority: Priority = Priority.NORMAL) -> float:
+    def backoff(self, key: K) -> float:
         """Add ``key`` again after its exponential delay; returns that delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = self._backoff.seconds(failures)
-        self.add_after(key, delay, priority=priority)
+        self.add_after(key, delay)
         return delay
 
     def forget(self, key: K) -> None:
