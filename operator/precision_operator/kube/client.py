@@ -5,7 +5,8 @@ The library's models are not used: they cost time and memory and drop fields tha
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Self, cast
 from urllib.parse import quote, urlencode
 
@@ -14,7 +15,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject, RESTResponse
 
 from precision_operator import __version__
-from precision_operator.api.wire import mapping, sequence
+from precision_operator.api.wire import mapping, sequence, text
 from precision_operator.errors import AnswerTooLarge, KubeError, NotFound, Unavailable
 from precision_operator.kube.access import Access, authorization, load_configuration
 from precision_operator.kube.answers import error_of, parsed_object, unread_object
@@ -41,7 +42,8 @@ METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 METADATA_LIST = METADATA.replace("PartialObjectMetadata", "PartialObjectMetadataList")
 
 EVICTIONS = Resource("", "v1", "pods/eviction")
-"""As requests are counted: an eviction is addressed by its pod."""
+LOGS = Resource("", "v1", "pods/log")
+"""As requests are counted: both are addressed by their pod."""
 
 READ_CONNECTIONS = 8
 """Connections on top of the concurrent writes, so that a Lease renewal never waits behind an emergency's writes."""
@@ -153,18 +155,17 @@ class KubeClient:
         path = f"{_path(resource, namespace)}?{urlencode({**query, 'timeoutSeconds': limit})}"
         timeout = aiohttp.ClientTimeout(total=limit + float(self._timeout.total or 0.0))
         headers = {**self._headers, **await self._authorization()}
-        try:
-            response = await self._rest.request(  # type: ignore[no-untyped-call]
-                "GET", f"{self._configuration.host}{path}", headers=headers, _request_timeout=timeout
-            )
-            async with response.response as stream:
-                if stream.status == 200:
-                    return bool(await stream.content.readany())
-                answer = parsed_object(await stream.read())
-        except TimeoutError:
-            return False
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"GET {path}: {type(error).__name__}: {error}") from error
+        with _reaching(f"GET {path}"):
+            try:
+                response = await self._rest.request(  # type: ignore[no-untyped-call]
+                    "GET", f"{self._configuration.host}{path}", headers=headers, _request_timeout=timeout
+                )
+                async with response.response as stream:
+                    if stream.status == 200:
+                        return bool(await stream.content.readany())
+                    answer = parsed_object(await stream.read())
+            except TimeoutError:
+                return False
         if stream.status == 410:
             return True
         raise error_of(f"GET {path}", stream.status, answer)
@@ -215,27 +216,14 @@ class KubeClient:
         """
         path = f"{_path(resource, namespace, name)}?dryRun=All&{self._manager}"
         headers = {**self._headers, "Content-Type": MERGE_PATCH, "Accept": JSON, **await self._authorization()}
-        context = self._rest.ssl_context
-        base = server or str(self._configuration.host)
-        try:
-            async with aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=context, force_close=True), timeout=self._timeout_anew
-            ) as session:
-                answer = await session.patch(
-                    f"{base}{path}",
-                    data=json.dumps(body),
-                    headers=headers,
-                    proxy=None if server else self._configuration.proxy,
-                )
-                raw, status = await answer.read(), answer.status
-        except TimeoutError as error:
-            raise Unavailable(f"PATCH {base}{path}: no answer in time") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"PATCH {base}{path}: {type(error).__name__}: {error}") from error
-        parsed = parsed_object(raw)
-        if 200 <= status < 300 and parsed is not None:
-            return parsed
-        raise error_of(f"PATCH {base}{path}", status, parsed, retry_after=answer.headers.get("Retry-After"))
+        url = f"{server or self._configuration.host}{path}"
+        proxy = None if server else self._configuration.proxy
+        with _reaching(f"PATCH {url}"):
+            connector = aiohttp.TCPConnector(ssl=self._rest.ssl_context, force_close=True)
+            async with aiohttp.ClientSession(connector=connector, timeout=self._timeout_anew) as session:
+                answer = await session.patch(url, data=json.dumps(body), headers=headers, proxy=proxy)
+                raw = await answer.read()
+        return _success(f"PATCH {url}", answer.status, raw, answer.headers)
 
     async def log(self, namespace: str, pod: str, container: str, *, since: str, previous: bool = False) -> str:
         """A container's last lines. What is no UTF-8 in them is replaced."""
@@ -248,16 +236,7 @@ class KubeClient:
             "previous": str(previous).lower(),
         }
         path = f"{_path(PODS, namespace, pod)}/log?{urlencode(query)}"
-        status, raw, headers = await self._send("GET", path, None, {"Accept": "*/*"})
-        error = (
-            None
-            if status == 200
-            else error_of(f"GET {path}", status, parsed_object(raw), retry_after=headers.get("Retry-After"))
-        )
-        self._on_request("get", "pods/log", error.reason if error else "Success")
-        if error is not None:
-            raise error
-        return raw.decode(errors="replace")
+        return text((await self._call("get", "GET", LOGS, path, accept="*/*", read=_log_object)).get("log"))
 
     async def _call(
         self,
@@ -269,67 +248,63 @@ class KubeClient:
         content_type: str = JSON,
         *,
         accept: str = JSON,
-        read: Callable[[bytes], JsonObject | None] | None = None,
+        read: Callable[[bytes], JsonObject | None] = parsed_object,
         within: aiohttp.ClientTimeout | None = None,
         most_bytes: int | None = None,
     ) -> JsonObject:
         """One request, counted by its result. ``read``: how a success is read, where not as JSON."""
-        headers = {"Content-Type": content_type, "Accept": accept}
+        what, url, timeout = f"{method} {path}", f"{self._configuration.host}{path}", within or self._timeout
         try:
-            answer = await self._request(method, path, body, headers, read or parsed_object, within, most_bytes)
+            headers = {**self._headers, "Content-Type": content_type, "Accept": accept, **await self._authorization()}
+            with _reaching(what, late=f"no answer within {timeout.total} s"):
+                response = await self._rest.request(  # type: ignore[no-untyped-call]
+                    method, url, headers=headers, body=body, _request_timeout=timeout
+                )
+                raw = await (response.read() if most_bytes is None else _start(response, most_bytes + 1))
+            if most_bytes is not None and len(raw) > most_bytes:
+                raise AnswerTooLarge(f"{what}: expected at most {most_bytes} bytes, found more")
+            answer = _success(what, response.status, raw, response.headers, read)
         except KubeError as error:
             self._on_request(verb, resource.plural, error.reason)
             raise
         self._on_request(verb, resource.plural, "Success")
         return answer
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: JsonValue,
-        accepted: Mapping[str, str],
-        read: Callable[[bytes], JsonObject | None],
-        within: aiohttp.ClientTimeout | None,
-        most_bytes: int | None,
-    ) -> JsonObject:
-        status, raw, headers = await self._send(method, path, body, accepted, within, most_bytes)
-        succeeded = 200 <= status < 300
-        answer = read(raw) if succeeded else parsed_object(raw)
-        if succeeded and answer is not None:
-            return answer
-        raise error_of(f"{method} {path}", status, answer, retry_after=headers.get("Retry-After"))
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        body: JsonValue,
-        accepted: Mapping[str, str],
-        within: aiohttp.ClientTimeout | None = None,
-        most_bytes: int | None = None,
-    ) -> tuple[int, bytes, Mapping[str, str]]:
-        what = f"{method} {path}"
-        headers = {**self._headers, **accepted, **await self._authorization()}
-        timeout = within or self._timeout
-        try:
-            response = await self._rest.request(  # type: ignore[no-untyped-call]
-                method, f"{self._configuration.host}{path}", headers=headers, body=body, _request_timeout=timeout
-            )
-            raw = cast(bytes, await response.read()) if most_bytes is None else await _start(response, most_bytes + 1)
-        except TimeoutError as error:
-            raise Unavailable(f"{what}: no answer within {timeout.total} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"{what}: {type(error).__name__}: {error}") from error
-        if most_bytes is not None and len(raw) > most_bytes:
-            raise AnswerTooLarge(f"{what}: expected at most {most_bytes} bytes, found more")
-        return int(response.status), raw, response.headers
-
     async def _authorization(self) -> Mapping[str, str]:
         try:
             return await authorization(self._configuration)
         except OSError as error:
             raise Unavailable(f"the service account's token cannot be read: {error}") from error
+
+
+@contextmanager
+def _reaching(what: str, *, late: str = "no answer in time") -> Iterator[None]:
+    """Whatever keeps an answer away is Unavailable. ``late``: how it is told that the time is over."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise Unavailable(f"{what}: {late}") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unavailable(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def _success(
+    what: str,
+    status: int,
+    raw: bytes,
+    headers: Mapping[str, str],
+    read: Callable[[bytes], JsonObject | None] = parsed_object,
+) -> JsonObject:
+    """What an answer holds that is success; another raises its error."""
+    answer = read(raw) if 200 <= status < 300 else None
+    if answer is None:
+        raise error_of(what, status, parsed_object(raw), retry_after=headers.get("Retry-After"))
+    return answer
+
+
+def _log_object(raw: bytes) -> JsonObject:
+    """A log as an answer is read: as an object."""
+    return {"log": raw.decode(errors="replace")}
 
 
 def _selected(label_selector: str) -> str:
