@@ -73,6 +73,12 @@ def texts(value: object) -> tuple[str, ...]:
     return tuple(item for item in sequence(value) if isinstance(item, str))
 
 
+def has_condition(status: object, *types: str) -> bool:
+    """Whether a condition of one of these types is True in an object's status."""
+    conditions = map(mapping, sequence(mapping(status).get("conditions")))
+    return any(text(found.get("type")) in types and found.get("status") == "True" for found in conditions)
+
+
 def integer(value: object, default: int) -> int:
     """The value where it is a whole number."""
     return value if isinstance(value, int) and not isinstance(value, bool) else default

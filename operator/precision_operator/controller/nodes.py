@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterator
 
-from precision_operator.api.wire import mapping, sequence, text
+from precision_operator.api.wire import has_condition, mapping, text
 from precision_operator.errors import Forbidden, KubeError, NotFound, Unavailable
 from precision_operator.kube.port import NODES, JsonObject, KubeApi
 from precision_operator.runtime.clock import Clock, within
@@ -57,7 +57,8 @@ class Nodes:
         for name in names:
             lost, forbidden = False, False
             try:
-                lost = not _ready(await self._api.get(NODES, "", name))
+                node = await self._api.get(NODES, "", name)
+                lost = not has_condition(node.get("status"), "Ready")
             except NotFound:
                 pass
             except KubeError as error:
@@ -99,8 +100,3 @@ class Nodes:
 
 def _name(node: JsonObject) -> str:
     return text(mapping(node.get("metadata")).get("name"))
-
-
-def _ready(node: JsonObject) -> bool:
-    conditions = map(mapping, sequence(mapping(node.get("status")).get("conditions")))
-    return any(found.get("type") == "Ready" and found.get("status") == "True" for found in conditions)

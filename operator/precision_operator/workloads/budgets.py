@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from precision_operator.api.selector import BySelector, Selector, parse_selector
-from precision_operator.api.wire import integer, mapping, sequence, text
+from precision_operator.api.wire import has_condition, integer, mapping, text
 from precision_operator.errors import DisruptionBudget
 from precision_operator.kube.port import JsonObject
 from precision_operator.workloads.reading import strings
@@ -144,5 +144,4 @@ def _runs(pod: JsonObject) -> bool:
 
 
 def _ready(pod: JsonObject) -> bool:
-    conditions = map(mapping, sequence(mapping(pod.get("status")).get("conditions")))
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return has_condition(pod.get("status"), "Ready")

@@ -10,7 +10,17 @@ from precision_operator.api.injection import parse_refusal
 from precision_operator.api.modes import Mode, is_safer, parse_mode
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import generation as believed
-from precision_operator.api.wire import generation_text, integer, mapping, number, parse_time, sequence, text, texts
+from precision_operator.api.wire import (
+    generation_text,
+    has_condition,
+    integer,
+    mapping,
+    number,
+    parse_time,
+    sequence,
+    text,
+    texts,
+)
 from precision_operator.contract import (
     ADMITTED,
     ENABLE,
@@ -229,7 +239,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
         graceless=spec.get("terminationGracePeriodSeconds") == 0,
         own_grace_seconds=max(0.0, number(spec.get("terminationGracePeriodSeconds"), 30.0)),
-        ready=_has_condition(status, "Ready"),
+        ready=has_condition(status, "Ready"),
         pending=status.get("phase") in (None, "Pending"),
         terminating=metadata.get("deletionTimestamp") is not None,
         gone_by=parse_time(metadata.get("deletionTimestamp")) or 0.0,
@@ -255,11 +265,6 @@ def _finalizer(metadata: Mapping[str, object]) -> str:
     return intern(next((bounded(name, FINALIZER_CHARACTERS) for name in found if name not in _OWN_FINALIZERS), ""))
 
 
-def _has_condition(status: Mapping[str, object], kind: str) -> bool:
-    conditions = map(mapping, sequence(status.get("conditions")))
-    return any(found.get("type") == kind and found.get("status") == "True" for found in conditions)
-
-
 _DISRUPTED = frozenset({"Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "Shutdown"})
 """``status.reason`` of a pod that the kubelet or the node's controller has ended, also those of older Kubernetes."""
 
@@ -269,7 +274,7 @@ _LOST = frozenset({"ContainerStatusUnknown", "Unknown"})
 
 def _disrupted(status: Mapping[str, object]) -> bool:
     """It was preempted, evicted or lost with its node: how its containers end says nothing of the training."""
-    return text(status.get("reason")) in _DISRUPTED or _has_condition(status, "DisruptionTarget")
+    return text(status.get("reason")) in _DISRUPTED or has_condition(status, "DisruptionTarget")
 
 
 def _statuses(status: Mapping[str, object]) -> Iterator[Mapping[str, object]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from precision_operator.api.wire import count_text, integer, mapping, parse_time, sequence, text
+from precision_operator.api.wire import count_text, has_condition, integer, mapping, parse_time, sequence, text
 from precision_operator.contract import MAX_INDEXES
 from precision_operator.core.model import RestartBy
 from precision_operator.kube.port import JOBS
@@ -13,7 +13,7 @@ from precision_operator.workloads.owner import controller_of
 from precision_operator.workloads.reading import containers_of
 from precision_operator.workloads.records import WorkloadRecord
 
-_ENDED = frozenset({"Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"})
+_ENDED = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
 """Conditions after which a Job makes no pod any more."""
 
 _CRONJOB = "batch/CronJob"
@@ -57,26 +57,21 @@ def _indexes(body: Body) -> int:
 
 def finished(body: Body) -> bool:
     """Whether it has ended, or is about to."""
-    conditions = map(mapping, sequence(mapping(body.get("status")).get("conditions")))
-    return any(text(found.get("type")) in _ENDED and found.get("status") == "True" for found in conditions)
+    return has_condition(body.get("status"), *_ENDED)
 
 
 def _emptied(body: Body) -> bool:
     """Its controller has carried the suspension out, and waits for no pod that terminates."""
     status = mapping(body.get("status"))
-    return _known_suspended(status) and all(integer(status.get(count), 0) == 0 for count in ("active", "terminating"))
+    left = (integer(status.get(count), 0) for count in ("active", "terminating"))
+    return has_condition(status, "Suspended") and not any(left)
 
 
 def _makes_pods_since(body: Body) -> float:
     """Its controller sets ``startTime`` anew when it resumes it. Once a pod has failed, it may wait before the next."""
     status = mapping(body.get("status"))
-    waits = _known_suspended(status) or integer(status.get("failed"), 0) > 0
+    waits = has_condition(status, "Suspended") or integer(status.get("failed"), 0) > 0
     return 0.0 if waits else parse_time(status.get("startTime")) or 0.0
-
-
-def _known_suspended(status: Body) -> bool:
-    conditions = map(mapping, sequence(status.get("conditions")))
-    return any(found.get("type") == "Suspended" and found.get("status") == "True" for found in conditions)
 
 
 def expected_pods(body: Body) -> int:
