@@ -8,8 +8,9 @@ on a workload must verify the chain of owners by uid.
 import re
 from collections.abc import Mapping
 
-from precision_operator.api.wire import mapping, sequence, text
+from precision_operator.api.wire import mapping, text
 from precision_operator.contract import WORKLOAD
+from precision_operator.workloads.owner import Owner, controller_of
 
 _JOB_NAME = "training.kubeflow.org/job-name"
 _JOB_CONTROLLER = "training.kubeflow.org/operator-name"
@@ -29,10 +30,10 @@ _NAMED_BY_HASH = (
 )
 """Labels whose value ends the name of the ReplicaSet, after the name of what owns it."""
 
-_INDEXED_BY = (
-    ("apps/", "StatefulSet", "apps.kubernetes.io/pod-index"),
-    ("batch/", "Job", "batch.kubernetes.io/job-completion-index"),
-)
+_INDEXED_BY = {
+    "apps/StatefulSet": "apps.kubernetes.io/pod-index",
+    "batch/Job": "batch.kubernetes.io/job-completion-index",
+}
 """Labels that these controllers write into a new pod, whatever their template says of them."""
 
 _INDEX = re.compile("[0-9]{1,9}")
@@ -45,27 +46,16 @@ def workload_key(pod: Mapping[str, object]) -> str:
     """
     metadata = mapping(pod.get("metadata"))
     labels = mapping(metadata.get("labels"))
-    owner = _controller(metadata)
-    return (
-        _key_by_label(labels)
-        or _key_by_hash(labels, owner)
-        or (_key_by_owner(owner) if owner is not None else f"/Pod/{text(metadata.get('name'))}")
-    )
+    owner = controller_of(pod) or Owner("", "Pod", text(metadata.get("name")), "")
+    return _key_by_label(labels) or _key_by_hash(labels, owner) or f"{owner.kind}/{owner.name}"
 
 
 def pod_index(pod: Mapping[str, object]) -> int:
     """The index that its controller gave the pod; -1 where it has none."""
-    metadata = mapping(pod.get("metadata"))
-    owner = _controller(metadata) or {}
-    api, kind = text(owner.get("apiVersion")), owner.get("kind")
-    label = next((label for group, name, label in _INDEXED_BY if kind == name and api.startswith(group)), "")
-    found = text(mapping(metadata.get("labels")).get(label))
+    owner = controller_of(pod)
+    label = _INDEXED_BY.get(owner.kind, "") if owner is not None else ""
+    found = text(mapping(mapping(pod.get("metadata")).get("labels")).get(label))
     return int(found) if _INDEX.fullmatch(found) else -1
-
-
-def _controller(metadata: Mapping[str, object]) -> Mapping[str, object] | None:
-    owners = map(mapping, sequence(metadata.get("ownerReferences")))
-    return next((owner for owner in owners if owner.get("controller") is True), None)
 
 
 def _key_by_label(labels: Mapping[str, object]) -> str:
@@ -76,17 +66,11 @@ def _key_by_label(labels: Mapping[str, object]) -> str:
     return ""
 
 
-def _key_by_hash(labels: Mapping[str, object], owner: Mapping[str, object] | None) -> str:
-    if owner is None or owner.get("kind") != "ReplicaSet" or not text(owner.get("apiVersion")).startswith("apps/"):
+def _key_by_hash(labels: Mapping[str, object], owner: Owner) -> str:
+    if owner.kind != "apps/ReplicaSet":
         return ""
     for label, kind in _NAMED_BY_HASH:
         found, suffix = text(labels.get(label)), f"-{text(labels.get(label))}"
-        name = text(owner.get("name"))
-        if found and name.endswith(suffix) and name != suffix:
-            return f"{kind}/{name.removesuffix(suffix)}"
+        if found and owner.name.endswith(suffix) and owner.name != suffix:
+            return f"{kind}/{owner.name.removesuffix(suffix)}"
     return ""
-
-
-def _key_by_owner(owner: Mapping[str, object]) -> str:
-    group, slash, _ = text(owner.get("apiVersion")).partition("/")
-    return f"{group if slash else ''}/{text(owner.get('kind'))}/{text(owner.get('name'))}"
