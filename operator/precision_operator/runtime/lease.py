@@ -19,8 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from precision_operator.api.wire import count_text, integer, mapping, text
 from precision_operator.errors import Conflict, HistoryRewound, KubeError, NotFound
-from precision_operator.kube.port import LEASES, JsonObject, JsonValue, KubeApi
+from precision_operator.kube.port import LEASES, JsonObject, KubeApi
 from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock, SystemClock, wait_event, within
 from precision_operator.settings import LeaseSettings
@@ -44,18 +45,12 @@ class _Record:
 
     @classmethod
     def read(cls, body: JsonObject) -> "_Record":
-        spec = body.get("spec")
-        spec = spec if isinstance(spec, dict) else {}
-
-        def number(key: str) -> int:
-            value = spec.get(key)
-            return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
+        spec = _spec(body)
         return cls(
-            holder=str(spec.get("holderIdentity") or ""),
-            renewed=str(spec.get("renewTime") or ""),
-            transitions=number("leaseTransitions"),
-            duration_seconds=float(number("leaseDurationSeconds")),
+            holder=text(spec.get("holderIdentity")),
+            renewed=text(spec.get("renewTime")),
+            transitions=integer(spec.get("leaseTransitions"), 0),
+            duration_seconds=float(integer(spec.get("leaseDurationSeconds"), 0)),
         )
 
 
@@ -65,9 +60,13 @@ def _nothing(_: int = 0) -> None:
 
 def _revision(body: JsonObject) -> int:
     """Of the cluster, when the Lease was written; 0 where it is no number."""
-    metadata = body.get("metadata")
-    found = str(metadata.get("resourceVersion") or "") if isinstance(metadata, dict) else ""
-    return int(found) if found.isascii() and found.isdecimal() else 0
+    return count_text(text(mapping(body.get("metadata")).get("resourceVersion"))) or 0
+
+
+def _spec(body: JsonObject) -> JsonObject:
+    """A copy, which may be changed."""
+    spec = body.get("spec")
+    return dict(spec) if isinstance(spec, dict) else {}
 
 
 class LeaseElector:
@@ -181,8 +180,7 @@ class LeaseElector:
 
     async def _write(self, body: JsonObject | None, *, transitions: int) -> None:
         began, now = self._clock.monotonic(), micro_time(self._clock.time())
-        old = (body or {}).get("spec")
-        spec: dict[str, JsonValue] = dict(old) if isinstance(old, dict) else {}
+        spec = _spec(body or {})
         if spec.get("holderIdentity") != self.identity:
             spec["acquireTime"] = now
         spec |= {
@@ -214,8 +212,7 @@ class LeaseElector:
         body = self._body
         if body is None:
             return
-        old = body.get("spec")
-        spec: dict[str, JsonValue] = dict(old) if isinstance(old, dict) else {}
+        spec = _spec(body)
         spec |= {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": micro_time(self._clock.time())}
         write = self._api.replace(LEASES, self._namespace, self._settings.name, {**body, "spec": spec})
         try:
