@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from precision_operator.api.policy import PolicyKey
-from precision_operator.controller.takeover import Takeover
+from precision_operator.controller.takeover import Counted
 from precision_operator.core.restart.rounds import RESTARTING_SECONDS
 from precision_operator.errors import Unavailable
 from precision_operator.runtime.clock import Clock
@@ -13,18 +13,11 @@ Until = tuple[float, ...]
 """Until when at most each workload of a policy takes up a slot, in seconds since the epoch."""
 
 
-class Restarts:
-    """Counts what the decisions of one leadership name. Before all that it took over were decided on, nobody has a slot."""
+class Restarts(Counted[Until]):
+    """Until when the workloads of a policy take up slots."""
 
     def __init__(self, clock: Clock, *, known: Callable[[], Collection[PolicyKey]] = tuple) -> None:
-        """A count that begins anew with each epoch.
-
-        Args:
-            known: all policies there are, and the assignments whose policy is gone.
-        """
-        self._clock = clock
-        self._takeover = Takeover(clock, known, patience_seconds=RESTARTING_SECONDS)
-        self._until: dict[PolicyKey, Until] = {}
+        super().__init__(clock, known, patience_seconds=RESTARTING_SECONDS)
 
     @contextmanager
     def noted(self, key: PolicyKey, until: Until, *, epoch: int) -> Iterator[None]:
@@ -33,32 +26,22 @@ class Restarts:
         It is given back where the block fails, unless it may have been committed all the same. Of a policy that was taken
         over it stands: what an earlier leader restarted is part of it.
         """
-        self._enter(epoch)
-        if epoch != self._takeover.epoch:
+        if not self._enter(epoch):
             yield  # decided under an earlier leadership: it will not be committed
             return
-        before = until if self._takeover.decided(key) else self._until.get(key, ())
-        self._until[key] = until
+        before = until if self._decided(key) else self._counted.get(key, ())
+        self._counted[key] = until
         try:
             yield
         except Unavailable:
             raise
         except BaseException:
-            self._until[key] = before
+            self._counted[key] = before
             raise
 
     def slots(self, key: PolicyKey, budget: int, *, epoch: int) -> int:
         """What the others leave to a policy of ``budget``."""
         self._enter(epoch)
         now = self._clock.time()
-        taken = sum(now < until for other, all_of in self._until.items() if other != key for until in all_of)
-        return max(0, budget - taken) if self._takeover.over(key) else 0
-
-    def forget(self, key: PolicyKey) -> None:
-        """The policy and its assignment are gone."""
-        self._until.pop(key, None)
-
-    def _enter(self, epoch: int) -> None:
-        """Others may have restarted workloads since the leadership before this one."""
-        if self._takeover.enter(epoch):
-            self._until.clear()
+        taken = sum(now < until for other, all_of in self._counted.items() if other != key for until in all_of)
+        return max(0, budget - taken) if self._over(key) else 0

@@ -275,7 +275,7 @@ async def test_nothing_is_left_of_a_policy_that_is_gone() -> None:
     del rig.kube.objects["precisionassignments", "default", "fleet"]
     assert await rig.go() is None
     kept = (rig.evaluations._watches, rig.actor._refusals._known, rig.actor._waiting)
-    assert all(not found for found in (*kept, rig.enforcement._known, rig.restarts._until))
+    assert all(not found for found in (*kept, rig.enforcement._known, rig.restarts._counted))
 
 
 async def test_a_literal_workload_is_moved_by_taking_its_pods_away_after_the_echo() -> None:
