@@ -10,7 +10,7 @@ from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import until_admitted
 from precision_operator.api.selector import Selector
 from precision_operator.controller import streams
-from precision_operator.controller.registry import WatchLost
+from precision_operator.controller.sink import WatchLost
 from precision_operator.kube.access import Access
 from precision_operator.kube.port import PODS, JsonObject
 from precision_operator.settings import Settings

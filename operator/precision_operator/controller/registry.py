@@ -12,13 +12,10 @@ from collections.abc import Callable
 import kopf
 
 from precision_operator.contract import PREFIX
-from precision_operator.controller.sink import Handover, Sink
+from precision_operator.controller.sink import Sink, Watches, WatchLost
 from precision_operator.controller.streams import Identity, listen
-from precision_operator.errors import OperatorError
 from precision_operator.inventory.caches import WATCHED
 from precision_operator.kube.access import Access, credentials
-from precision_operator.kube.port import JsonObject
-from precision_operator.reasons import Reason
 from precision_operator.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -29,52 +26,10 @@ STOP_SECONDS = 15.0
 TLS_CLOSE_SECONDS = 0.25
 """aiohttp ends its TLS connections only some turns of the loop after its session was closed."""
 
-_BY_PLURAL = {resource.plural: resource for resource in WATCHED}
 
-
-class WatchLost(OperatorError):
-    """kopf, or one of its watches, ended unasked: the process must end, because it would miss what happens."""
-
-    reason = Reason.WATCH_LOST
-
-
-class Watches(kopf.OperatorRegistry):
-    """kopf's registry, and the events of its streams. Lives in kopf's thread."""
-
-    def __init__(self, handover: Handover) -> None:
-        super().__init__()
-        self._handover = handover
-        self.error: WatchLost | None = None
-        self.on_failure: Callable[[], None] = lambda: None
-
-    def wants(self, plural: str) -> bool:
-        """See StreamListener."""
-        return plural in _BY_PLURAL
-
-    def alive(self, plural: str) -> None:
-        """See StreamListener."""
-        self._handover.alive(_BY_PLURAL[plural])
-
-    def event(self, plural: str, body: JsonObject, *, deleted: bool) -> None:
-        """See StreamListener."""
-        self._handover.event(_BY_PLURAL[plural], body, deleted=deleted)
-
-    def listed(self, plural: str, namespace: str | None, uids: frozenset[str]) -> None:
-        """See StreamListener."""
-        self._handover.relisted(_BY_PLURAL[plural], namespace, uids)
-
-    def failed(self, plural: str, error: Exception) -> None:
-        """See StreamListener."""
-        self.error = WatchLost(f"the watch of {plural} ended: {type(error).__name__}: {error}")
-        self.on_failure()
-
-
-def build_registry(sink: Sink, settings: Settings, *, loop: asyncio.AbstractEventLoop | None = None) -> Watches:
-    """What kopf watches, on a registry of its own.
-
-    ``loop`` is where the sink is called; the running one where it is not given.
-    """
-    registry = Watches(Handover(sink, loop or asyncio.get_running_loop()))
+def build_registry(sink: Sink, settings: Settings) -> Watches:
+    """What kopf watches, on a registry of its own. The sink is called in the loop that runs now."""
+    registry = Watches(sink, asyncio.get_running_loop())
     for resource in WATCHED:
         kopf.on.event(resource.group, resource.version, resource.plural, id=resource.plural, registry=registry)(
             _watched

@@ -6,15 +6,21 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+import kopf
+
 from precision_operator.admission.known import KnownAssignments
 from precision_operator.api.policy import PolicyKey
-from precision_operator.inventory.caches import Inventory
+from precision_operator.errors import OperatorError
+from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.kube.port import ASSIGNMENTS, JsonObject, Resource
+from precision_operator.reasons import Reason
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 500
 """Watch news that are taken in at one turn of the loop: a list of a whole cluster must not stop everything else."""
+
+_BY_PLURAL = {resource.plural: resource for resource in WATCHED}
 
 
 class Sink(Protocol):
@@ -76,26 +82,47 @@ class InventorySink:
             self._enqueue(key)
 
 
-class Handover:
-    """Calls a sink in its own loop, from kopf's thread, in order.
+class WatchLost(OperatorError):
+    """kopf, or one of its watches, ended unasked: the process must end, because it would miss what happens."""
+
+    reason = Reason.WATCH_LOST
+
+
+class Watches(kopf.OperatorRegistry):
+    """kopf's registry, and what its streams say: called in kopf's thread, it calls a sink in our loop, in order.
 
     What comes while our loop is busy waits together: a thousand events are not a thousand wake-ups of it.
     """
 
     def __init__(self, sink: Sink, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self._sink = sink
         self._loop = loop
         self._waiting: deque[Callable[[], None]] = deque()
         self._called = False
+        self.error: WatchLost | None = None
+        self.on_failure: Callable[[], None] = lambda: None
 
-    def event(self, resource: Resource, body: JsonObject, *, deleted: bool) -> None:
-        self._call(lambda: self._sink.event(resource, body, deleted=deleted))
+    def wants(self, plural: str) -> bool:
+        """Whether it takes the events of this resource, so that kopf need not."""
+        return plural in _BY_PLURAL
 
-    def relisted(self, resource: Resource, namespace: str | None, uids: frozenset[str]) -> None:
-        self._call(lambda: self._sink.relisted(resource, namespace, uids))
+    def alive(self, plural: str) -> None:
+        """A bookmark came, and nothing else: the stream lives."""
+        self._call(lambda: self._sink.alive(_BY_PLURAL[plural]))
 
-    def alive(self, resource: Resource) -> None:
-        self._call(lambda: self._sink.alive(resource))
+    def event(self, plural: str, body: JsonObject, *, deleted: bool) -> None:
+        """An object was listed, came, changed or went."""
+        self._call(lambda: self._sink.event(_BY_PLURAL[plural], body, deleted=deleted))
+
+    def listed(self, plural: str, namespace: str | None, uids: frozenset[str]) -> None:
+        """A list is complete; its objects have been sent as events."""
+        self._call(lambda: self._sink.relisted(_BY_PLURAL[plural], namespace, uids))
+
+    def failed(self, plural: str, error: Exception) -> None:
+        """The stream ended with an error that will not go away by itself."""
+        self.error = WatchLost(f"the watch of {plural} ended: {type(error).__name__}: {error}")
+        self.on_failure()
 
     def _call(self, what: Callable[[], None]) -> None:
         self._waiting.append(what)

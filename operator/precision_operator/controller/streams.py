@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol, cast
+from typing import cast
 
 import kopf
 from kopf._cogs.aiokits import aiotoggles
@@ -23,6 +23,7 @@ from kopf._cogs.clients import errors, watching
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.peering import Identity as Identity
 
+from precision_operator.controller.sink import Watches
 from precision_operator.kube.port import JsonObject
 
 log = logging.getLogger(__name__)
@@ -36,35 +37,11 @@ _TROUBLE = (watching.WatchingError, errors.APIServerError, errors.APITooManyRequ
 StreamItem = watching.Bookmark | bodies.RawEvent
 
 
-class StreamListener(Protocol):
-    """Who wants to know how the streams are; called in kopf's thread."""
-
-    def alive(self, plural: str) -> None:
-        """A bookmark came, and nothing else: the stream lives."""
-        ...
-
-    def wants(self, plural: str) -> bool:
-        """Whether it takes the events of this resource, so that kopf need not."""
-        ...
-
-    def event(self, plural: str, body: JsonObject, *, deleted: bool) -> None:
-        """An object was listed, came, changed or went."""
-        ...
-
-    def listed(self, plural: str, namespace: str | None, uids: frozenset[str]) -> None:
-        """A list is complete; its objects have been sent as events."""
-        ...
-
-    def failed(self, plural: str, error: Exception) -> None:
-        """The stream ended with an error that will not go away by itself."""
-        ...
-
-
 _original = watching.infinite_watch
-_listeners: dict[int, StreamListener] = {}
+_listeners: dict[int, Watches] = {}
 
 
-def listen(settings: kopf.OperatorSettings, listener: StreamListener) -> Callable[[], None]:
+def listen(settings: kopf.OperatorSettings, listener: Watches) -> Callable[[], None]:
     """Listen to the streams of the operator that runs with these settings; the answer ends it."""
     _listeners[id(settings)] = listener
     watching.infinite_watch = _tapped
@@ -116,7 +93,7 @@ async def _tapped(
             await asyncio.sleep(settings.watching.reconnect_backoff)
 
 
-def _tell(listener: StreamListener, plural: str, namespace: str | None, item: StreamItem, uids: set[str]) -> None:
+def _tell(listener: Watches, plural: str, namespace: str | None, item: StreamItem, uids: set[str]) -> None:
     """Pass on what one item says. ``uids``: of the list under way."""
     if isinstance(item, watching.Bookmark):
         listener.listed(plural, namespace, frozenset(uids))

@@ -18,9 +18,9 @@ from kopf._core.reactor import queueing
 import precision_operator
 from precision_operator.controller import streams
 from precision_operator.controller.registry import build_registry, configure
-from precision_operator.controller.sink import AT_ONCE, Handover
+from precision_operator.controller.sink import AT_ONCE
 from precision_operator.inventory.caches import WATCHED
-from precision_operator.kube.port import PODS, JsonObject, Resource
+from precision_operator.kube.port import JsonObject, Resource
 from precision_operator.settings import Settings
 
 
@@ -195,11 +195,11 @@ async def test_news_of_another_thread_arrives_whole_and_in_order_without_stoppin
             self.said.append(body["uid"])
 
     notes = Uids()
-    handover = Handover(notes, asyncio.get_running_loop())
+    registry = build_registry(notes, Settings())
 
     def send() -> None:
         for number in range(3000):
-            handover.event(PODS, {"uid": number}, deleted=False)
+            registry.event("pods", {"uid": number}, deleted=False)
 
     sender = threading.Thread(target=send)
     sender.start()
