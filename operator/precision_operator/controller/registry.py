@@ -84,20 +84,13 @@ def _register_login(registry: Watches, access: Access) -> None:
         )
 
 
-async def run_kopf(
-    registry: Watches,
-    settings: Settings,
-    *,
-    access: Access,
-    stop_flag: asyncio.Event,
-    ready_flag: asyncio.Event | None = None,
-) -> None:
-    """Watch until ``stop_flag`` is set. ``ready_flag`` says that kopf has started; the inventory says when it is full.
+async def run_kopf(registry: Watches, settings: Settings, *, access: Access, stop_flag: asyncio.Event) -> None:
+    """Watch until ``stop_flag`` is set. The inventory says when it is full.
 
     Raises:
         WatchLost: it ended for any other reason.
     """
-    thread = _KopfThread(registry, settings, access, ready_flag)
+    thread = _KopfThread(registry, settings, access)
     thread.start()
     stopper = asyncio.create_task(stop_flag.wait(), name="kopf stop flag")
     ender = asyncio.create_task(thread.ended.wait(), name="kopf end")
@@ -115,11 +108,10 @@ async def run_kopf(
 class _KopfThread(threading.Thread):
     """kopf's thread; a daemon, so that a hung kopf cannot keep the process."""
 
-    def __init__(self, registry: Watches, settings: Settings, access: Access, ready_flag: asyncio.Event | None) -> None:
+    def __init__(self, registry: Watches, settings: Settings, access: Access) -> None:
         super().__init__(name="kopf", daemon=True)
         self._registry = registry
         self._settings = settings
-        self._ready_flag = ready_flag
         self._outer = asyncio.get_running_loop()
         self._stop: Callable[[], None] = lambda: None
         self._stopped = threading.Event()
@@ -139,10 +131,13 @@ class _KopfThread(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - the thread's end; see `ended` and `failure`
             self.failure = error
         finally:
-            self._call(self.ended.set)
+            try:
+                self._outer.call_soon_threadsafe(self.ended.set)
+            except RuntimeError:
+                log.debug("our loop has ended already")
 
     async def _main(self) -> None:
-        inner, stop, ready = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        inner, stop = asyncio.get_running_loop(), asyncio.Event()
 
         def request_stop() -> None:
             try:
@@ -156,7 +151,6 @@ class _KopfThread(threading.Thread):
         settings = kopf.OperatorSettings()
         configure(settings, self._settings)
         unlisten = listen(settings, self._registry)
-        announcer = asyncio.create_task(self._announce(ready))
         try:
             await kopf.operator(
                 registry=self._registry,
@@ -167,20 +161,7 @@ class _KopfThread(threading.Thread):
                 clusterwide=not self._settings.watch_namespaces,
                 namespaces=self._settings.watch_namespaces,
                 stop_flag=stop,
-                ready_flag=ready,
             )
         finally:
-            announcer.cancel()
             unlisten()
             await asyncio.sleep(TLS_CLOSE_SECONDS)
-
-    async def _announce(self, ready: asyncio.Event) -> None:
-        await ready.wait()
-        if self._ready_flag is not None:
-            self._call(self._ready_flag.set)
-
-    def _call(self, what: Callable[[], object]) -> None:
-        try:
-            self._outer.call_soon_threadsafe(what)
-        except RuntimeError:
-            log.debug("our loop has ended already")
