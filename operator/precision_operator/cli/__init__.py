@@ -2,15 +2,16 @@
 
 One module a verb, or a small group of them, named with its verbs in ``MODULES``. A module defines
 ``register(commands, common)``: it adds its parser, with ``parents=[common]`` where it talks to a cluster, and sets ``run``
-(``Namespace -> exit code``) as the parser's default. What is slow to import (the Kubernetes client takes most of a second)
-it imports inside ``run``: help must be quick.
+as the parser's default. ``run`` takes the command line and returns the exit code; a coroutine takes a ``Session`` before it,
+and is run over a connection. What is slow to import (the Kubernetes client takes most of a second) it imports inside
+``run``: help must be quick.
 """
 
 import argparse
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
 
 from precision_operator import __version__
 from precision_operator.cli.flags import LISTED_OUTPUTS, OUTPUTS, TAKE_A_VALUE, Parser, connection_flags
@@ -37,9 +38,6 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "complete": (),
 }
 """Modules of this package, in the order of ``--help``, with their verbs: only the module of the verb is imported."""
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-Run = Callable[[argparse.Namespace], int]
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -80,9 +78,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = root.parse_args(words, defaults)
     if arguments.output not in arguments.outputs:  # it stood before a verb that does not take it
         root.error(f"argument -o/--output: {arguments.verb} takes {', '.join(arguments.outputs)}")
-    run: Run = arguments.run
+    run: Callable[..., int] = arguments.run
     try:
-        return run(arguments)
+        if not inspect.iscoroutinefunction(run):
+            return run(arguments)
+        from precision_operator.cli import session
+
+        code: int = session.connected(arguments, run)
+        return code
     except KubeError as error:
         from precision_operator.cli.refusals import in_words
         from precision_operator.cli.session import given_flags

@@ -2,22 +2,17 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from precision_operator.api.commands import Prerequisite, answer
-from precision_operator.cli.flags import meant
+from precision_operator.api.commands import Answer, Prerequisite, answer
+from precision_operator.cli.flags import Commands, meant
 from precision_operator.cli.output import console, said, write_json
+from precision_operator.cli.session import CommandRefused, Session, Target
 from precision_operator.cli.steer import waits_for_retry
 from precision_operator.cli.summary import UNKNOWN_PERSON
 from precision_operator.cli.write import Asked, Planned, Write, asked, carry_out, dry_run_flag, message_flag
-
-if TYPE_CHECKING:
-    from precision_operator.api.commands import Answer
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session, Target
 
 MEANINGS = {
     Prerequisite.ROOT_CAUSE: "the root cause is known",
@@ -29,7 +24,7 @@ MEANINGS = {
 }
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     listed = "; ".join(f"{item}: {meaning}" for item, meaning in MEANINGS.items())
     verb = commands.add_parser(
@@ -44,7 +39,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     verb.add_argument("items", nargs="*", metavar="ITEM", type=item_of, help=", ".join(Prerequisite))
     message_flag(verb)
     dry_run_flag(verb)
-    verb.set_defaults(run=run)
+    verb.set_defaults(run=_ack)
 
 
 def item_of(word: str) -> Prerequisite:
@@ -64,16 +59,7 @@ def _is_item(word: str | None) -> bool:
         return False
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Acknowledge, or show."""
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _ack)
-
-
-async def _ack(session: "Session", arguments: argparse.Namespace) -> int:
-    from precision_operator.cli.session import CommandRefused
-
+async def _ack(session: Session, arguments: argparse.Namespace) -> int:
     try:
         target = await session.policy(arguments.policy)
     except CommandRefused as error:
@@ -84,14 +70,12 @@ async def _ack(session: "Session", arguments: argparse.Namespace) -> int:
     return await carry_out(session, target, acknowledging(target, arguments.items, asked(arguments)), arguments)
 
 
-def acknowledging(target: "Target", items: Sequence[Prerequisite], said_with: Asked) -> Planned:
+def acknowledging(target: Target, items: Sequence[Prerequisite], said_with: Asked) -> Planned:
     """The acknowledgement of these prerequisites.
 
     Raises:
         CommandRefused: nothing waits for one.
     """
-    from precision_operator.cli.session import CommandRefused
-
     if target.policy.deleted or not waits_for_retry(target):
         raise CommandRefused(
             f"{target.where} is {target.status.phase}: only what was rolled back waits for acknowledgements"
@@ -100,7 +84,7 @@ def acknowledging(target: "Target", items: Sequence[Prerequisite], said_with: As
     return Planned(Write({item.annotation: answer for item in items}), f"acknowledged {', '.join(items)}")
 
 
-def _show(target: "Target", arguments: argparse.Namespace) -> int:
+def _show(target: Target, arguments: argparse.Namespace) -> int:
     now, asked = target.status.transition_id, target.policy.spec.reenable.prerequisites
     given = {item: answer(target.policy.annotations, item.annotation) for item in Prerequisite}
     if arguments.output == "json":
@@ -115,13 +99,13 @@ def _show(target: "Target", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _json(found: "Answer | None", now: int) -> dict[str, object]:
+def _json(found: Answer | None, now: int) -> dict[str, object]:
     if found is None:
         return {"given": False, "by": None, "message": None}
     return {"given": found.transition_id == now, "by": found.by, "message": found.message}
 
 
-def _state(found: "Answer | None", now: int) -> Text:
+def _state(found: Answer | None, now: int) -> Text:
     if found is None:
         return Text("missing", style="yellow")
     if found.transition_id != now:

@@ -12,13 +12,13 @@ import yaml
 from rich.table import Table
 
 from precision_operator.api.wire import duration_seconds, format_time, mapping, parse_time
+from precision_operator.cli.flags import Commands
 from precision_operator.cli.live import catalogue
 from precision_operator.cli.output import console, said, write_json
 from precision_operator.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from precision_operator.api.policy import Policy
-    from precision_operator.cli import Commands
     from precision_operator.replay.backtest import Backtest
     from precision_operator.replay.curves import Thinned
     from precision_operator.replay.history import Span
@@ -28,7 +28,7 @@ PLOT_POINTS = 3000
 """Points of a series in a plot; of more readings, the worst of each few."""
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "backtest",

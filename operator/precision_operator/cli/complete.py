@@ -3,15 +3,12 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from precision_operator.api.commands import Prerequisite
-from precision_operator.cli.flags import TAKE_A_VALUE, connection_flags
+from precision_operator.cli import session
+from precision_operator.cli.flags import TAKE_A_VALUE, Commands, connection_flags
+from precision_operator.cli.session import Session
 from precision_operator.errors import OperatorError
-
-if TYPE_CHECKING:
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session
 
 NO_FILES = ":4"
 """What cobra's protocol calls ShellCompDirectiveNoFileComp."""
@@ -21,7 +18,7 @@ _NAME_A_POLICY = frozenset(
 )
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb; help does not list it."""
     verb = commands.add_parser("__complete", parents=[common], description="Candidates for the last of the words.")
     verb.add_argument("words", nargs=argparse.REMAINDER)
@@ -42,22 +39,14 @@ def run(arguments: argparse.Namespace, verbs: Sequence[str]) -> int:
     elif verb == "ack" and asked != "ack":
         found = [item for item in Prerequisite if item not in before]
     elif verb in _NAME_A_POLICY:
-        found = _policies(connection_flags().parse_known_args(before, arguments)[0])
+        flags = connection_flags().parse_known_args(before, arguments)[0]
+        try:
+            found = session.connected(flags, _policies)
+        except OperatorError as error:
+            sys.stderr.write(f"{error}\n")  # a shell that completes shows candidates only: this is for who asks by hand
     sys.stdout.write("".join(f"{word}\n" for word in found if word.startswith(last)) + f"{NO_FILES}\n")
     return 0
 
 
-def _policies(arguments: argparse.Namespace) -> list[str]:
-    from precision_operator.cli.session import connected
-
-    found: list[str] = []
-
-    async def read(session: "Session", _: argparse.Namespace) -> int:
-        found.extend(target.policy.name for target in await session.policies())
-        return 0
-
-    try:
-        connected(arguments, read)
-    except OperatorError as error:
-        sys.stderr.write(f"{error}\n")  # a shell that completes shows candidates only: this is for who asks by hand
-    return found
+async def _policies(session: Session, _: argparse.Namespace) -> list[str]:
+    return [target.policy.name for target in await session.policies()]

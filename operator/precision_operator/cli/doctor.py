@@ -1,21 +1,18 @@
 """``doctor``: what of the installation and of the fleets does not work, each with the command that mends it."""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from precision_operator.cli.findings import Diagnosis, Level, error
+from precision_operator.cli.flags import Commands
 from precision_operator.cli.live import add_flags, readings, targets_of
 from precision_operator.cli.output import console, said, write_json
+from precision_operator.cli.session import Session
 from precision_operator.errors import OperatorError
-
-if TYPE_CHECKING:
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "doctor",
@@ -26,17 +23,10 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         "1 where there is an error. With --prometheus it says which series of which workload are missing.",
     )
     add_flags(verb)
-    verb.set_defaults(run=run)
+    verb.set_defaults(run=_doctor)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Look, and show."""
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _doctor)
-
-
-async def _fleets(session: "Session", arguments: argparse.Namespace) -> list[Diagnosis]:
+async def _fleets(session: Session, arguments: argparse.Namespace) -> list[Diagnosis]:
     from precision_operator.cli.examine_fleet import examine_fleet
     from precision_operator.cli.fleet import read_fleets
 
@@ -46,7 +36,7 @@ async def _fleets(session: "Session", arguments: argparse.Namespace) -> list[Dia
     return [f for fleet in fleets for f in examine_fleet(session, fleet, evaluations.get(fleet.target.policy.uid))]
 
 
-async def _doctor(session: "Session", arguments: argparse.Namespace) -> int:
+async def _doctor(session: Session, arguments: argparse.Namespace) -> int:
     from precision_operator.cli.examine_installation import examine_installation
 
     found = await examine_installation(session, everywhere=bool(arguments.all_namespaces))

@@ -4,7 +4,6 @@ import argparse
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -12,17 +11,15 @@ from precision_operator.api.commands import acknowledged, answers
 from precision_operator.api.incident import predicted_late_seconds
 from precision_operator.api.state import Phase
 from precision_operator.cli.attention import bad_news
+from precision_operator.cli.flags import Commands
 from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES
 from precision_operator.cli.output import age, console, phase_text, said, write_json
+from precision_operator.cli.session import Session, Target
 from precision_operator.cli.summary import UNKNOWN_PERSON, concerned, summary, waiting
 from precision_operator.contract import SUSPEND_BY
 from precision_operator.core.rollback.drill import due
 from precision_operator.reasons import Reason
 from precision_operator.reasons.steps import whole
-
-if TYPE_CHECKING:
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class Explanation:
     """What to do next; none: wait."""
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "explain",
@@ -49,17 +46,10 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         description="Say in words why the policy stands where it does, what it waits for, who asked for it, and what to do.",
     )
     verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
-    verb.set_defaults(run=run)
+    verb.set_defaults(run=_explain)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Read and explain."""
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _explain)
-
-
-async def _explain(session: "Session", arguments: argparse.Namespace) -> int:
+async def _explain(session: Session, arguments: argparse.Namespace) -> int:
     target = await session.policy(arguments.policy)
     found = explain(session, target)
     if arguments.output == "json":
@@ -80,7 +70,7 @@ async def _explain(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def explain(session: "Session", target: "Target") -> Explanation:
+def explain(session: Session, target: Target) -> Explanation:
     """The explanation of a policy as it was read."""
     status = target.status
     reasons = tuple(dict(_reasons(target)).items())
@@ -98,13 +88,13 @@ def explain(session: "Session", target: "Target") -> Explanation:
     return Explanation(_meaning(target), reasons, concerned(target.state), tuple(_people(target)), tuple(steps))
 
 
-def _meaning(target: "Target") -> str:
+def _meaning(target: Target) -> str:
     if target.policy.deleted and target.state.fallback is None:
         return LEFT_BEHIND
     return BY_CANARY if target.state.by_canary else PHASES[target.status.phase]
 
 
-def whole_step(step: str, session: "Session", target: "Target") -> str:
+def whole_step(step: str, session: Session, target: Target) -> str:
     """The step with the policy's name, and its commands whole."""
 
     given = acknowledged(target.policy.annotations, transition_id=target.status.transition_id)
@@ -121,7 +111,7 @@ def whole_step(step: str, session: "Session", target: "Target") -> str:
     )
 
 
-def _reasons(target: "Target") -> Iterable[tuple[str, str]]:
+def _reasons(target: Target) -> Iterable[tuple[str, str]]:
     """(reason, words), the strongest first; the same reason said twice stays where it was first."""
     status = target.status
     if target.policy.spec.suspend:
@@ -156,7 +146,7 @@ def _words(reason: str, message: str) -> str:
     return f"{meaning} ({message})" if meaning and message else meaning or message or "no more is known"
 
 
-def _soaking(target: "Target", reason: str) -> str:
+def _soaking(target: Target, reason: str) -> str:
     """How much longer the evidence must stay good, where that is what is waited for."""
     status, state, spec = target.status, target.state, target.policy.spec
     if reason != Reason.SOAKING or state.evidence_since is None or status.step_index >= len(spec.stages):
@@ -169,7 +159,7 @@ def _soaking(target: "Target", reason: str) -> str:
     return f"; about {left:.0f} s more"
 
 
-def _people(target: "Target") -> Iterable[str]:
+def _people(target: Target) -> Iterable[str]:
     annotations = target.policy.annotations
     if target.policy.spec.suspend:
         yield f"paused by {annotations.get(SUSPEND_BY, UNKNOWN_PERSON)}"

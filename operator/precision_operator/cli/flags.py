@@ -3,6 +3,10 @@
 import argparse
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeAlias
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""To which a verb adds its parser."""
 
 OUTPUTS = ("text", "json")
 LISTED_OUTPUTS = (*OUTPUTS, "yaml", "wide", "name")

@@ -9,19 +9,17 @@ from rich.text import Text
 from rich.tree import Tree
 
 from precision_operator.api.workload import shown
-from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
-from precision_operator.cli.live import add_flags, readings, targets_of
+from precision_operator.cli.flags import LISTED_OUTPUTS, Commands, connection_flags
+from precision_operator.cli.live import LiveReport, add_flags, readings, targets_of
 from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
+from precision_operator.cli.session import Session
 from precision_operator.cli.summary import placed, summary
 
 if TYPE_CHECKING:
-    from precision_operator.cli import Commands
     from precision_operator.cli.fleet import FleetView, PodLine, WorkloadLine
-    from precision_operator.cli.live import LiveReport
-    from precision_operator.cli.session import Session
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "get",
@@ -32,17 +30,10 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         "--prometheus also what each process reports now: mode, generation, signals, and how old that is.",
     )
     add_flags(verb)
-    verb.set_defaults(run=run)
+    verb.set_defaults(run=_get)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Read and show."""
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _get)
-
-
-async def _get(session: "Session", arguments: argparse.Namespace) -> int:
+async def _get(session: Session, arguments: argparse.Namespace) -> int:
     from precision_operator.cli.fleet import read_fleets
 
     targets = await targets_of(session, arguments)
@@ -139,7 +130,7 @@ def _workload_text(line: "WorkloadLine") -> Text:
     return text
 
 
-def _report_text(report: "LiveReport") -> Text:
+def _report_text(report: LiveReport) -> Text:
     if report.age_seconds is None:
         return Text("; reports nothing", style="yellow")
     generation = "" if report.generation is None else f" generation {report.generation}"

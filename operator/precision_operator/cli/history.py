@@ -4,19 +4,18 @@ import argparse
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from precision_operator.api.commands import answers
 from precision_operator.api.wire import format_time, integer, mapping, parse_time, sequence, text
+from precision_operator.cli.flags import Commands
 from precision_operator.cli.output import age, console, said, write_json
+from precision_operator.cli.session import Session, Target
 from precision_operator.cli.summary import ROLLED_BACK, UNKNOWN_PERSON, stages
 from precision_operator.contract import SUSPEND_BY
-
-if TYPE_CHECKING:
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session, Target
+from precision_operator.errors import KubeError
+from precision_operator.kube.port import INCIDENTS
 
 _STAGES = {
     "detectedAt": "the breach was detected",
@@ -41,7 +40,7 @@ class HistoryEntry:
     count: int = 1
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "history",
@@ -51,17 +50,10 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         "The API server keeps Events for an hour unless configured otherwise; the newest rollback and the commands stay.",
     )
     verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
-    verb.set_defaults(run=run)
+    verb.set_defaults(run=_history)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Read and show."""
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _history)
-
-
-async def _history(session: "Session", arguments: argparse.Namespace) -> int:
+async def _history(session: Session, arguments: argparse.Namespace) -> int:
     target = await session.policy(arguments.policy)
     events = await session.api.events_of(session.namespace, target.policy.uid)
     entries = timeline(target, events, costs=await _costs(session, target))
@@ -78,12 +70,10 @@ async def _history(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _costs(session: "Session", target: "Target") -> list[HistoryEntry]:
+async def _costs(session: Session, target: Target) -> list[HistoryEntry]:
     """What each rollback has cost whose incident is kept, where this person may read them."""
-    from precision_operator.errors import KubeError
     from precision_operator.incidents.document import from_body
     from precision_operator.incidents.markdown import cost_of
-    from precision_operator.kube.port import INCIDENTS
     from precision_operator.replay.codec import RecordingError
 
     try:
@@ -116,7 +106,7 @@ def _fields(entry: HistoryEntry) -> dict[str, object]:
 
 
 def timeline(
-    target: "Target", events: Iterable[Mapping[str, object]], *, costs: Iterable[HistoryEntry] = ()
+    target: Target, events: Iterable[Mapping[str, object]], *, costs: Iterable[HistoryEntry] = ()
 ) -> tuple[HistoryEntry, ...]:
     """Everything that is known, oldest first; what has no time comes last. ``events``: those of the policy."""
     found = [*_events(events), *_incident(target), *costs, *_commands(target)]
@@ -134,7 +124,7 @@ def _events(events: Iterable[Mapping[str, object]]) -> Iterable[HistoryEntry]:
         )
 
 
-def _incident(target: "Target") -> Iterable[HistoryEntry]:
+def _incident(target: Target) -> Iterable[HistoryEntry]:
     incident = target.status.incident
     if incident is None:
         return
@@ -144,7 +134,7 @@ def _incident(target: "Target") -> Iterable[HistoryEntry]:
             yield HistoryEntry(at, "Incident", incident.id, _STAGES[name] if name == "detectedAt" else what)
 
 
-def _commands(target: "Target") -> Iterable[HistoryEntry]:
+def _commands(target: Target) -> Iterable[HistoryEntry]:
     annotations = target.policy.annotations
     for given in answers(annotations):
         at = _written_at(target, given.annotation)
@@ -155,7 +145,7 @@ def _commands(target: "Target") -> Iterable[HistoryEntry]:
         yield HistoryEntry(_written_at(target, SUSPEND_BY), "Person", what, "", annotations[SUSPEND_BY])
 
 
-def _written_at(target: "Target", annotation: str) -> float | None:
+def _written_at(target: Target, annotation: str) -> float | None:
     """When the annotation's manager last wrote: the API server's record, so at the latest then."""
     field = f"f:{annotation}"
     for entry in map(mapping, sequence(mapping(target.body.get("metadata")).get("managedFields"))):

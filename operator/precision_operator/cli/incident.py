@@ -9,64 +9,45 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from precision_operator.api.summary import parse_summary
 from precision_operator.api.wire import mapping, parse_time, text
+from precision_operator.cli.flags import Commands
 from precision_operator.cli.output import age, console, said, write_json
+from precision_operator.cli.session import CommandRefused, Session
+from precision_operator.errors import Forbidden, KubeError, NotFound
+from precision_operator.kube.port import EVENTS, INCIDENTS, PODS, POLICIES, JsonObject
 
 if TYPE_CHECKING:
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session
     from precision_operator.incidents.report import Report
-    from precision_operator.kube.port import JsonObject
 
 EVENTS_FILE = "events.json"
 LOGS_FOLDER = "logs"
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verbs."""
     group = commands.add_parser("incident", help="the reports of rollbacks: list, show, export")
     verbs = group.add_subparsers(dest="incident_verb", required=True, metavar="list|show|export")
     listed = verbs.add_parser("list", parents=[common], help="all of the namespace, newest first")
     listed.add_argument("policy", nargs="?", help="only those of this policy")
-    listed.set_defaults(run=_run_list)
+    listed.set_defaults(run=_list)
     shown = verbs.add_parser("show", parents=[common], help="one report, as a page")
     shown.add_argument("name", help="its name, or the id that messages carry")
-    shown.set_defaults(run=_run_show)
+    shown.set_defaults(run=_show)
     exported = verbs.add_parser(
         "export", parents=[common], help="a folder with Markdown, JSON, decisions, Events, logs and plots"
     )
     exported.add_argument("name", help="its name, or the id that messages carry")
     exported.add_argument("folder", type=Path, help="an empty folder, or one that is made")
-    exported.set_defaults(run=_run_export)
+    exported.set_defaults(run=_export)
 
 
-def _run_list(arguments: argparse.Namespace) -> int:
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _list)
-
-
-def _run_show(arguments: argparse.Namespace) -> int:
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _show)
-
-
-def _run_export(arguments: argparse.Namespace) -> int:
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _export)
-
-
-async def find(session: "Session", name: str) -> "JsonObject":
+async def find(session: Session, name: str) -> JsonObject:
     """The incident of this name or id.
 
     Raises:
         CommandRefused: there is none; the message names those that are there.
     """
-    from precision_operator.cli.session import CommandRefused
-    from precision_operator.errors import NotFound
-    from precision_operator.kube.port import INCIDENTS
 
     try:
         return await session.api.get(INCIDENTS, session.namespace, name)
@@ -81,8 +62,7 @@ async def find(session: "Session", name: str) -> "JsonObject":
         ) from None
 
 
-async def _list(session: "Session", arguments: argparse.Namespace) -> int:
-    from precision_operator.kube.port import INCIDENTS
+async def _list(session: Session, arguments: argparse.Namespace) -> int:
 
     found = await session.api.list(INCIDENTS, session.namespace)
     wanted = listed([b for b in found if arguments.policy in (None, mapping(b.get("report")).get("policy"))])
@@ -100,7 +80,7 @@ async def _list(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def listed(bodies: "Sequence[JsonObject]") -> list[dict[str, str]]:
+def listed(bodies: Sequence[JsonObject]) -> list[dict[str, str]]:
     """Incidents in few words, newest first."""
     newest = sorted(bodies, key=_decided_at, reverse=True)
     return [
@@ -109,7 +89,7 @@ def listed(bodies: "Sequence[JsonObject]") -> list[dict[str, str]]:
     ]
 
 
-async def _show(session: "Session", arguments: argparse.Namespace) -> int:
+async def _show(session: Session, arguments: argparse.Namespace) -> int:
     from rich.markdown import Markdown
 
     from precision_operator.incidents.document import from_body
@@ -126,12 +106,9 @@ async def _show(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _in_fallback_until(session: "Session", report: "Report") -> float | None:
+async def _in_fallback_until(session: Session, report: "Report") -> float | None:
     """Now, where the policy is still where this incident has brought it; None: that is not known."""
-    from precision_operator.api.summary import parse_summary
     from precision_operator.cli.summary import ROLLED_BACK
-    from precision_operator.errors import KubeError
-    from precision_operator.kube.port import POLICIES
 
     try:
         status = parse_summary((await session.api.get(POLICIES, session.namespace, report.policy)).get("status"))
@@ -141,7 +118,7 @@ async def _in_fallback_until(session: "Session", report: "Report") -> float | No
     return time.time() if same and status.phase in ROLLED_BACK else None
 
 
-async def _export(session: "Session", arguments: argparse.Namespace) -> int:
+async def _export(session: Session, arguments: argparse.Namespace) -> int:
     from precision_operator.incidents.export import export
 
     body, folder = await find(session, arguments.name), arguments.folder
@@ -162,10 +139,8 @@ async def _export(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _export_events(session: "Session", body: "JsonObject", path: Path) -> str:
+async def _export_events(session: Session, body: JsonObject, path: Path) -> str:
     """Write the Events that are still there; why there are none, where this person may not read them."""
-    from precision_operator.errors import Forbidden
-    from precision_operator.kube.port import EVENTS
 
     try:
         events = await session.api.list(EVENTS, session.namespace)
@@ -175,12 +150,10 @@ async def _export_events(session: "Session", body: "JsonObject", path: Path) -> 
     return ""
 
 
-async def _export_logs(session: "Session", body: "JsonObject", folder: Path) -> tuple[list[str], str]:
+async def _export_logs(session: Session, body: JsonObject, folder: Path) -> tuple[list[str], str]:
     """Write what is left of the fleet's logs; (files, why some are missing)."""
-    from precision_operator.errors import Forbidden, KubeError
     from precision_operator.incidents.document import from_body
     from precision_operator.incidents.logs import containers, excerpt, pods_to_read, since
-    from precision_operator.kube.port import PODS
 
     report = from_body(body)
     files: list[str] = []
@@ -208,23 +181,23 @@ def _write_log(path: Path, content: str) -> None:
     path.write_text(content, encoding="utf-8")
 
 
-def _write_events(body: "JsonObject", events: "Sequence[JsonObject]", path: Path) -> None:
+def _write_events(body: JsonObject, events: Sequence[JsonObject], path: Path) -> None:
     from precision_operator.incidents.document import from_body
     from precision_operator.incidents.events import happenings
 
     path.write_text(json.dumps(happenings(from_body(body), events), indent=2) + "\n", encoding="utf-8")
 
 
-def _name(body: "JsonObject") -> str:
+def _name(body: JsonObject) -> str:
     return text(mapping(body.get("metadata")).get("name"))
 
 
-def _summary(body: "JsonObject") -> dict[str, str]:
+def _summary(body: JsonObject) -> dict[str, str]:
     report = mapping(body.get("report"))
     keys = ("id", "policy", "severity", "scope", "phase", "reason", "message")
     decided = text(mapping(report.get("stages")).get("decidedAt"))
     return {**{key: text(report.get(key)) for key in keys}, "decidedAt": decided}
 
 
-def _decided_at(body: "JsonObject") -> float:
+def _decided_at(body: JsonObject) -> float:
     return parse_time(_summary(body)["decidedAt"]) or 0.0

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 from rich.text import Text
@@ -15,13 +14,11 @@ from rich.text import Text
 from precision_operator.api.spec import parse_spec
 from precision_operator.api.wire import mapping, sequence, text
 from precision_operator.cli.advice import advice
+from precision_operator.cli.flags import Commands
 from precision_operator.cli.output import console, said, write_json
 from precision_operator.cli.schema import defaulted, faults
 from precision_operator.errors import ConfigurationError
 from precision_operator.kube.port import POLICIES
-
-if TYPE_CHECKING:
-    from precision_operator.cli import Commands
 
 API_VERSION = POLICIES.api_version
 
@@ -39,7 +36,7 @@ class Finding:
     message: str
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "lint",

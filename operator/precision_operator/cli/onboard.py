@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 import yaml
 
 from precision_operator.api.wire import mapping, sequence, text
-from precision_operator.cli.flags import meant
+from precision_operator.cli.flags import Commands, meant
 from precision_operator.cli.output import write_json
+from precision_operator.cli.session import CommandRefused, Session
 from precision_operator.contract import INJECT
 from precision_operator.errors import Forbidden, NotFound
+from precision_operator.kube.port import JsonObject
 
 if TYPE_CHECKING:
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session
-    from precision_operator.kube.port import JsonObject
     from precision_operator.workloads.kinds.kind import WorkloadKind
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "onboard",
@@ -34,19 +33,10 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     verb.add_argument("--format", choices=("label", "kustomize", "helm"), default="label", help="default label")
     verb.add_argument("--apply", action="store_true", help="set the label; asks for --yes, for it restarts the pods")
     verb.add_argument("--yes", action="store_true", help="restart the pods")
-    verb.set_defaults(run=run)
+    verb.set_defaults(run=_onboard)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Show, or set."""
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _onboard)
-
-
-async def _onboard(session: "Session", arguments: argparse.Namespace) -> int:
-    from precision_operator.cli.session import CommandRefused
-
+async def _onboard(session: Session, arguments: argparse.Namespace) -> int:
     found, name, body = await _workload(session, arguments.workload)
     kind = found.name
     container = _container(body, arguments.container)
@@ -76,9 +66,8 @@ async def _onboard(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _workload(session: "Session", word: str) -> "tuple[WorkloadKind, str, JsonObject]":
+async def _workload(session: Session, word: str) -> "tuple[WorkloadKind, str, JsonObject]":
     """(kind, name, body) of what is meant."""
-    from precision_operator.cli.session import CommandRefused
     from precision_operator.core.model import RestartBy
     from precision_operator.workloads.kinds.table import KINDS
 
@@ -102,9 +91,7 @@ async def _workload(session: "Session", word: str) -> "tuple[WorkloadKind, str, 
         ) from None
 
 
-def _container(body: "JsonObject", wanted: str) -> str:
-    from precision_operator.cli.session import CommandRefused
-
+def _container(body: JsonObject, wanted: str) -> str:
     spec = mapping(mapping(mapping(body.get("spec")).get("template")).get("spec"))
     names = [text(mapping(container).get("name")) for container in sequence(spec.get("containers"))]
     if not wanted and len(names) > 1:
@@ -114,9 +101,7 @@ def _container(body: "JsonObject", wanted: str) -> str:
     return wanted or names[0]
 
 
-async def _apply(session: "Session", kind: "WorkloadKind", name: str, patch: "JsonObject") -> None:
-    from precision_operator.cli.session import CommandRefused
-
+async def _apply(session: Session, kind: "WorkloadKind", name: str, patch: JsonObject) -> None:
     try:
         await session.api.merge_patch(kind.resource, session.namespace, name, patch)
     except Forbidden as error:
@@ -124,7 +109,7 @@ async def _apply(session: "Session", kind: "WorkloadKind", name: str, patch: "Js
         raise CommandRefused(f"{error}; to see what you may do: `{can}`") from error
 
 
-def _shown(kind: "WorkloadKind", name: str, patch: "JsonObject", form: str) -> str:
+def _shown(kind: "WorkloadKind", name: str, patch: JsonObject, form: str) -> str:
     """The YAML that is pasted."""
     labels = patch["spec"]["template"]["metadata"]["labels"]  # type: ignore[index,call-overload]
     if form == "helm":

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -13,15 +12,12 @@ from rich.text import Text
 from precision_operator.api.commands import RELEASE_VERB
 from precision_operator.api.state import Phase
 from precision_operator.api.wire import format_time, mapping, text
+from precision_operator.cli.flags import Commands
 from precision_operator.cli.output import age, console, said, write_json
+from precision_operator.cli.session import CommandRefused, Session, Target
 from precision_operator.cli.write import denied, dry_run_flag
 from precision_operator.errors import Forbidden, NotFound
-from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, INCIDENTS, POLICIES, Deletion, Resource
-
-if TYPE_CHECKING:
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session, Target
-    from precision_operator.kube.port import KubeApi
+from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, INCIDENTS, POLICIES, Deletion, KubeApi, Resource
 
 PART_OF = "app.kubernetes.io/part-of=genesis-precision"
 """What the chart and manifests/base put on all that they install."""
@@ -37,7 +33,7 @@ _ADMISSION = (
 _CRDS = tuple(resource.qualified for resource in (POLICIES, ASSIGNMENTS, INCIDENTS))
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verbs."""
     holds = commands.add_parser(
         "holds",
@@ -48,7 +44,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     )
     holds.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
     holds.add_argument("--exit-code", action="store_true", help="exit with 1 where anything is held")
-    holds.set_defaults(run=run_holds)
+    holds.set_defaults(run=_holds)
     release = commands.add_parser(
         "release",
         parents=[common],
@@ -58,7 +54,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     )
     release.add_argument("policy", help="the name that the policy had")
     dry_run_flag(release)
-    release.set_defaults(run=run_release)
+    release.set_defaults(run=_release)
     uninstall = commands.add_parser(
         "uninstall",
         parents=[common],
@@ -69,31 +65,10 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     )
     uninstall.add_argument("--yes", action="store_true", help="remove it; without this nothing is written")
     dry_run_flag(uninstall)
-    uninstall.set_defaults(run=run_uninstall)
+    uninstall.set_defaults(run=_uninstall)
 
 
-def run_holds(arguments: argparse.Namespace) -> int:
-    """Read and show."""
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _holds)
-
-
-def run_release(arguments: argparse.Namespace) -> int:
-    """Delete, or only say how."""
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _release)
-
-
-def run_uninstall(arguments: argparse.Namespace) -> int:
-    """Show, and remove where that was confirmed."""
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _uninstall)
-
-
-async def _holds(session: "Session", arguments: argparse.Namespace) -> int:
+async def _holds(session: Session, arguments: argparse.Namespace) -> int:
     everywhere = bool(arguments.all_namespaces)
     held = [target for target in await session.policies(everywhere=everywhere) if target.state.holds]
     if arguments.output == "json":
@@ -105,7 +80,7 @@ async def _holds(session: "Session", arguments: argparse.Namespace) -> int:
     return 1 if held and arguments.exit_code else 0
 
 
-def _table(session: "Session", held: Sequence["Target"]) -> Table:
+def _table(session: Session, held: Sequence[Target]) -> Table:
     table = Table("policy", "held", "why", "for", "ends by", box=None, pad_edge=False)
     for target in held:
         for workload, reason, since in _rows(target):
@@ -113,13 +88,13 @@ def _table(session: "Session", held: Sequence["Target"]) -> Table:
     return table
 
 
-def _whole(target: "Target") -> bool:
+def _whole(target: Target) -> bool:
     """All of the fleet is held, not workloads by themselves."""
     state = target.state
     return state.phase in (Phase.ROLLING_BACK, Phase.HELD) and not state.by_canary and not state.deletable
 
 
-def _rows(target: "Target") -> list[tuple[str, str, float | None]]:
+def _rows(target: Target) -> list[tuple[str, str, float | None]]:
     state = target.state
     if state.by_canary:
         return [(key, state.reason, state.phase_since) for key in state.canary]
@@ -129,7 +104,7 @@ def _rows(target: "Target") -> list[tuple[str, str, float | None]]:
     return [(held.key, held.reason, held.since) for held in state.held]
 
 
-def _end(session: "Session", target: "Target") -> str:
+def _end(session: Session, target: Target) -> str:
     name, namespace = target.policy.name, target.policy.namespace
     if not target.policy.deleted:
         return session.plugin("retry", name, namespace=namespace)
@@ -138,7 +113,7 @@ def _end(session: "Session", target: "Target") -> str:
     return "the operator, once its rollback is finished"
 
 
-def _json(session: "Session", target: "Target") -> Mapping[str, object]:
+def _json(session: Session, target: Target) -> Mapping[str, object]:
     rows = [] if _whole(target) else _rows(target)
     return {
         "policy": target.policy.name,
@@ -155,9 +130,7 @@ def _json(session: "Session", target: "Target") -> Mapping[str, object]:
     }
 
 
-async def _release(session: "Session", arguments: argparse.Namespace) -> int:
-    from precision_operator.cli.session import CommandRefused
-
+async def _release(session: Session, arguments: argparse.Namespace) -> int:
     target = await session.policy(arguments.policy)
     name = target.policy.name
     if not target.policy.deleted:
@@ -186,9 +159,7 @@ async def _release(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _uninstall(session: "Session", arguments: argparse.Namespace) -> int:
-    from precision_operator.cli.session import CommandRefused
-
+async def _uninstall(session: Session, arguments: argparse.Namespace) -> int:
     targets = await session.policies(everywhere=True, installed=False)
     held = [target for target in targets if target.state.holds]
     kinds = ",".join(f"{plural}.{_ADMISSION_GROUP}" for plural in _ADMISSION)
@@ -216,7 +187,7 @@ async def _uninstall(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _remove(api: "KubeApi") -> None:
+async def _remove(api: KubeApi) -> None:
     """Admission first: what it enforces has no meaning without the assignments. What is gone already is passed over."""
     for plural, version in product(_ADMISSION, ("v1", "v1beta1")):
         resource = Resource(_ADMISSION_GROUP, version, plural)

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from precision_operator.api.wire import format_time
+from precision_operator.cli import session
+from precision_operator.cli.flags import Commands
+from precision_operator.cli.incident import find
 from precision_operator.cli.output import console, said, write_json
+from precision_operator.cli.session import Session
 
 if TYPE_CHECKING:
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session
     from precision_operator.replay.recording import Tape
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "replay",
@@ -40,13 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Read from a file or the cluster, and decide."""
     if Path(arguments.incident).is_file():
         return _replay(_from_file(Path(arguments.incident)), arguments)
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _from_cluster)
+    return session.connected(arguments, _from_cluster)
 
 
-async def _from_cluster(session: "Session", arguments: argparse.Namespace) -> int:
-    from precision_operator.cli.incident import find
+async def _from_cluster(session: Session, arguments: argparse.Namespace) -> int:
     from precision_operator.incidents.document import from_body
     from precision_operator.replay.recording import unpack
 

@@ -148,14 +148,15 @@ async def _readable(call: Awaitable[Answered]) -> Answered:
         ) from error
 
 
-def connected(arguments: argparse.Namespace, verb: Callable[[Session, argparse.Namespace], Awaitable[int]]) -> int:
+ClusterVerb = Callable[[Session, argparse.Namespace], Awaitable[Answered]]
+
+
+def connected(arguments: argparse.Namespace, verb: ClusterVerb[Answered]) -> Answered:
     """Run a verb over a connection of its own."""
     return asyncio.run(_connected(arguments, verb))
 
 
-async def _connected(
-    arguments: argparse.Namespace, verb: Callable[[Session, argparse.Namespace], Awaitable[int]]
-) -> int:
+async def _connected(arguments: argparse.Namespace, verb: ClusterVerb[Answered]) -> Answered:
     prepare_imports()
     from precision_operator.kube.access import Access
     from precision_operator.kube.client import KubeClient

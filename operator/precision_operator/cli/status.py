@@ -4,32 +4,27 @@ import argparse
 import math
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from precision_operator.api.canary import Comparison
 from precision_operator.api.conditions import condition_of
-from precision_operator.api.incident import predicted_late_seconds
+from precision_operator.api.drill import Drill
+from precision_operator.api.incident import Incident, predicted_late_seconds
+from precision_operator.api.mitigation import Mitigation
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import names
+from precision_operator.api.verification import Checks
 from precision_operator.api.workload import shown
 from precision_operator.cli.attention import needing_attention
-from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
+from precision_operator.cli.flags import LISTED_OUTPUTS, Commands, connection_flags
 from precision_operator.cli.gain import gain_text
 from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
+from precision_operator.cli.session import Session, Target
 from precision_operator.cli.summary import ROLLED_BACK, UNKNOWN_PERSON, placed, stages, summary, under_way
 from precision_operator.reasons import Reason
-
-if TYPE_CHECKING:
-    from precision_operator.api.canary import Comparison
-    from precision_operator.api.drill import Drill
-    from precision_operator.api.incident import Incident
-    from precision_operator.api.mitigation import Mitigation
-    from precision_operator.api.verification import Checks
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session, Target
 
 EXIT_ROLLED_BACK = 3
 TERMINAL = (Phase.HEALTHY, Phase.HELD)
@@ -41,7 +36,7 @@ RESTARTS_SHOWN = 5
 """Of the workloads that are restarting; `get` shows all."""
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "status",
@@ -57,22 +52,17 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         action="store_true",
         help="until it is Healthy or only a person moves it; with -o json a document a change",
     )
-    verb.set_defaults(run=run)
+    verb.set_defaults(run=_status)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Read and show, once or until a rollout or a rollback has ended, or goes on by a person alone."""
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _watch if arguments.watch else _once)
-
-
-def exit_code(target: "Target") -> int:
+def exit_code(target: Target) -> int:
     """3 while something is rolled back."""
     return EXIT_ROLLED_BACK if target.status.phase in ROLLED_BACK else 0
 
 
-async def _once(session: "Session", arguments: argparse.Namespace) -> int:
+async def _status(session: Session, arguments: argparse.Namespace) -> int:
+    if arguments.watch:
+        return await _watch(session, arguments)
     target = await session.policy(arguments.policy)
     if arguments.output in DOCUMENTS:
         write_document(summary(target), arguments.output)
@@ -83,7 +73,8 @@ async def _once(session: "Session", arguments: argparse.Namespace) -> int:
     return exit_code(target)
 
 
-async def _watch(session: "Session", arguments: argparse.Namespace) -> int:
+async def _watch(session: Session, arguments: argparse.Namespace) -> int:
+    """Until a rollout or a rollback has ended, or goes on by a person alone."""
     from rich.live import Live
 
     from precision_operator.cli.wait import as_it_changes, settled
@@ -109,7 +100,7 @@ async def _watch(session: "Session", arguments: argparse.Namespace) -> int:
     return exit_code(target)
 
 
-def _left_to_people(target: "Target") -> bool:
+def _left_to_people(target: Target) -> bool:
     """Only a person goes on with it. A step or a rollback past its deadline is Stalled too, and goes on by itself."""
     from precision_operator.cli.wait import blocked
 
@@ -121,7 +112,7 @@ def _left_to_people(target: "Target") -> bool:
     return stalled != Reason.PROGRESS_DEADLINE_EXCEEDED and bool(blocked(target, Phase.HEALTHY))
 
 
-def _line(target: "Target") -> Text:
+def _line(target: Target) -> Text:
     status = target.status
     stamp = time.strftime("%H:%M:%S")
     return Text.assemble(
@@ -132,7 +123,7 @@ def _line(target: "Target") -> Text:
     )
 
 
-def render(target: "Target", *, wide: bool = False) -> RenderableType:
+def render(target: Target, *, wide: bool = False) -> RenderableType:
     """The status as a small table; ``wide``: with every condition, not only those that a person should look at."""
     rows = Table.grid(padding=(0, 2))
     _add_phase(rows, target)
@@ -147,7 +138,7 @@ def render(target: "Target", *, wide: bool = False) -> RenderableType:
     return rows
 
 
-def _add_phase(rows: Table, target: "Target") -> None:
+def _add_phase(rows: Table, target: Target) -> None:
     policy, status = target.policy, target.status
     rows.add_row("policy", Text(target.where, style="bold"))
     rows.add_row("phase", phase_text(status.phase, policy.spec).append(f"  for {age(status.phase_since)}"))
@@ -161,7 +152,7 @@ def _add_phase(rows: Table, target: "Target") -> None:
         rows.add_row("waits for", Text.assemble((str(found["reason"]), "bold"), ": ", said(str(found["message"]))))
 
 
-def _add_progress(rows: Table, target: "Target") -> None:
+def _add_progress(rows: Table, target: Target) -> None:
     status, state = target.status, target.state
     if status.step:
         rows.add_row("step", Text(f"{status.step}, for {age(state.step_since)}"))
@@ -186,7 +177,7 @@ def _add_breaches(rows: Table, state: State) -> None:
         rows.add_row("restart", said(f"{shown(key)} {under_way(state, key)}"))
 
 
-def _add_answers(rows: Table, target: "Target") -> None:
+def _add_answers(rows: Table, target: Target) -> None:
     status, state = target.status, target.state
     for window in state.mitigations:
         rows.add_row("mitigation", _mitigation(window))
@@ -198,7 +189,7 @@ def _add_answers(rows: Table, target: "Target") -> None:
         rows.add_row("canary", _canary(state.comparison, [shown(key) for key in state.canary]))
 
 
-def _new_pods(target: "Target") -> Text:
+def _new_pods(target: Target) -> Text:
     """What admission gives them, and whether it is certain to."""
     state = target.state
     if not state.enforce:
@@ -216,7 +207,7 @@ def _bar(done: int, total: int) -> str:
     return "━" * full + "─" * (BAR_COLUMNS - full)
 
 
-def _mitigation(window: "Mitigation") -> Text:
+def _mitigation(window: Mitigation) -> Text:
     """Its rung, what it waits for, and until when."""
     text = Text.assemble(f"{shown(window.key)} {window.signal} ", (str(window.rung or "Investigate"), "bold"))
     if not window.open:
@@ -232,14 +223,14 @@ def _mitigation(window: "Mitigation") -> Text:
     return text.append(f"\ntried {', '.join(window.found)}" if window.found else "")
 
 
-def _canary(comparison: "Comparison", canary: list[str]) -> Text:
+def _canary(comparison: Comparison, canary: list[str]) -> Text:
     """Who went first, and what that has shown."""
     text = Text.assemble(names(canary), " ", (str(comparison.verdict), "bold"), f" after {comparison.looks} looks")
     mean = comparison.mean
     return text if mean is None else text.append(f": the rest is worse by {mean:+.2f} (-1 to 1)")
 
 
-def _drill(drill: "Drill") -> Text:
+def _drill(drill: Drill) -> Text:
     """Who asked for it, what came of it, and how long it took."""
     who = shown(drill.workload) if drill.workload else f"{drill.workloads} workloads"
     asked = said(f"{who} by {drill.by or UNKNOWN_PERSON}, {age(drill.began_at)} ago: ")
@@ -249,11 +240,11 @@ def _drill(drill: "Drill") -> Text:
     return text.append("\n").append_text(said(drill.message)) if drill.message else text
 
 
-def _checks(checks: "Checks") -> str:
+def _checks(checks: Checks) -> str:
     return f"{checks.passed} passed, {checks.failed} failed, {checks.unknown} unknown, {checks.pending} to come"
 
 
-def _incident(incident: "Incident") -> Text:
+def _incident(incident: Incident) -> Text:
     text = Text.assemble(
         f"{incident.id} {incident.severity} {incident.scope} {incident.strategy} ",
         (incident.reason, "bold"),

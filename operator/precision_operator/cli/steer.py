@@ -3,22 +3,19 @@
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from precision_operator.api.commands import Command, acknowledged
 from precision_operator.api.drill import DrillOrder, drill_value
 from precision_operator.api.state import Phase
 from precision_operator.api.text import names
 from precision_operator.api.workload import name_of, shown
+from precision_operator.cli.flags import Commands
+from precision_operator.cli.session import CommandRefused, Session, Target
 from precision_operator.cli.write import Already, Asked, Planned, Write, asked, carry_out, dry_run_flag, message_flag
 from precision_operator.core.commands import Refused, allowed
 from precision_operator.reasons import Reason
 
-if TYPE_CHECKING:
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session, Target
-
-Plan = Callable[["Session", "Target", Asked], Planned | Already]
+Plan = Callable[[Session, Target, Asked], Planned | Already]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class Verb:
     """It is an annotation, which can carry a reason."""
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verbs."""
     for name, verb in VERBS.items():
         added = commands.add_parser(name, parents=[common], help=verb.help, description=verb.description)
@@ -48,35 +45,25 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
             added.add_argument(
                 "--allow-restarts", action="store_true", help="also what only a restart moves: loses steps"
             )
-        added.set_defaults(run=_runner(verb.plan))
+        added.set_defaults(run=_steer, plan=verb.plan)
 
 
-def _runner(plan: Plan) -> Callable[[argparse.Namespace], int]:
-    async def steer(session: "Session", arguments: argparse.Namespace) -> int:
-        target = await session.policy(arguments.policy)
-        return await carry_out(session, target, plan(session, target, asked(arguments)), arguments)
-
-    def run(arguments: argparse.Namespace) -> int:
-        from precision_operator.cli.session import connected
-
-        return connected(arguments, steer)
-
-    return run
+async def _steer(session: Session, arguments: argparse.Namespace) -> int:
+    target = await session.policy(arguments.policy)
+    return await carry_out(session, target, arguments.plan(session, target, asked(arguments)), arguments)
 
 
-def _refused(target: "Target", why: str) -> Exception:
-    from precision_operator.cli.session import CommandRefused
-
+def _refused(target: Target, why: str) -> Exception:
     return CommandRefused(f"{target.where} {why}")
 
 
-def _only_if_allowed(session: "Session", target: "Target", command: Command) -> None:
+def _only_if_allowed(session: Session, target: Target, command: Command) -> None:
     found = allowed(command, target.policy, target.state)
     if isinstance(found, Refused):
         raise _refused(target, f"{found.message}{_instead(session, target, found.reason)}")
 
 
-def _instead(session: "Session", target: "Target", reason: Reason) -> str:
+def _instead(session: Session, target: Target, reason: Reason) -> str:
     """What to do where a command is refused for this reason."""
     name, status = target.policy.name, target.status
     match reason:
@@ -98,13 +85,13 @@ def _instead(session: "Session", target: "Target", reason: Reason) -> str:
             return ""
 
 
-def _needs_a_policy(session: "Session", target: "Target") -> None:
+def _needs_a_policy(session: Session, target: Target) -> None:
     if target.policy.deleted:
         found = Reason.POLICY_DELETED
         raise _refused(target, f"was deleted, so nobody reads its commands{_instead(session, target, found)}")
 
 
-def _promote(session: "Session", target: "Target", given: Asked) -> Planned | Already:
+def _promote(session: Session, target: Target, given: Asked) -> Planned | Already:
     _only_if_allowed(session, target, Command.PROMOTE)
     step = target.status.step
     if target.state.by_canary:
@@ -116,7 +103,7 @@ def _promote(session: "Session", target: "Target", given: Asked) -> Planned | Al
     return Planned(Write({Command.PROMOTE: given.answering(target)}), done)
 
 
-def _pause(session: "Session", target: "Target", given: Asked) -> Planned | Already:
+def _pause(session: Session, target: Target, given: Asked) -> Planned | Already:
     _needs_a_policy(session, target)
     if target.policy.spec.suspend:
         return Already("is paused already")
@@ -129,7 +116,7 @@ def _pause(session: "Session", target: "Target", given: Asked) -> Planned | Alre
     return Planned(write, "paused: nothing is moved, forward or back, and nothing is watched, until `resume`")
 
 
-def _resume(session: "Session", target: "Target", given: Asked) -> Planned | Already:
+def _resume(session: Session, target: Target, given: Asked) -> Planned | Already:
     _needs_a_policy(session, target)
     if target.policy.spec.suspend:
         return Planned(Write(suspend=False), "resumed")
@@ -139,7 +126,7 @@ def _resume(session: "Session", target: "Target", given: Asked) -> Planned | Alr
     return Already("is not paused")
 
 
-def _rollback(session: "Session", target: "Target", given: Asked) -> Planned | Already:
+def _rollback(session: Session, target: Target, given: Asked) -> Planned | Already:
     _needs_a_policy(session, target)
     status, emergency = target.status, given.emergency
     command = Command.ABORT if emergency else Command.ROLLBACK
@@ -157,7 +144,7 @@ def _rollback(session: "Session", target: "Target", given: Asked) -> Planned | A
     return Planned(write, done)
 
 
-def _drill(session: "Session", target: "Target", given: Asked) -> Planned | Already:
+def _drill(session: Session, target: Target, given: Asked) -> Planned | Already:
     _only_if_allowed(session, target, Command.DRILL)
     if target.status.reason == Reason.HALTED:
         raise _refused(target, "is halted with the whole cluster, so the operator would not act")
@@ -170,7 +157,7 @@ def _drill(session: "Session", target: "Target", given: Asked) -> Planned | Alre
     return Planned(write, done)
 
 
-def _moved(target: "Target", word: str) -> str:
+def _moved(target: Target, word: str) -> str:
     """The key of the moved workload that is meant."""
     found = [key for key in target.state.members if word in (key, shown(key), name_of(key))]
     if len(found) != 1:
@@ -180,12 +167,12 @@ def _moved(target: "Target", word: str) -> str:
     return found[0]
 
 
-def waits_for_retry(target: "Target") -> bool:
+def waits_for_retry(target: Target) -> bool:
     """Something was rolled back, the fleet or single workloads, and stays so until a person retries."""
     return target.status.phase is Phase.HELD or bool(target.state.held) or target.state.by_canary
 
 
-def _retry(session: "Session", target: "Target", given: Asked) -> Planned | Already:
+def _retry(session: Session, target: Target, given: Asked) -> Planned | Already:
     _only_if_allowed(session, target, Command.RETRY)
     status = target.status
     known = acknowledged(target.policy.annotations, transition_id=status.transition_id)

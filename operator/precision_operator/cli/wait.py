@@ -5,19 +5,18 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 from precision_operator.api.commands import Command, acknowledged, answered
 from precision_operator.api.conditions import condition_of
 from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase
 from precision_operator.api.wire import duration_seconds, mapping, text
+from precision_operator.cli.flags import Commands
 from precision_operator.cli.output import write_json
+from precision_operator.cli.session import Session, Target
 from precision_operator.core.commands import allowed
-
-if TYPE_CHECKING:
-    from precision_operator.cli import Commands
-    from precision_operator.cli.session import Session, Target
+from precision_operator.errors import TooManyRequests, Unavailable
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES
 
 REACHED, TIMED_OUT, NEEDS_A_PERSON = 0, 1, 3
 REREAD_SECONDS = 10.0
@@ -28,7 +27,7 @@ PAUSE_SECONDS = 0.5
 _ONLY_A_PERSON_LEAVES = frozenset({Phase.PAUSED, Phase.DEGRADED, Phase.HELD})
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "wait",
@@ -40,7 +39,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
     verb.add_argument("--for", dest="wanted", choices=(Phase.HEALTHY, Phase.HELD), required=True, type=phase_of)
     verb.add_argument("--timeout", type=_seconds, default=7200.0, help="e.g. 90s, 2h (default 2h)")
-    verb.set_defaults(run=run)
+    verb.set_defaults(run=_wait)
 
 
 def phase_of(word: str) -> str:
@@ -55,14 +54,7 @@ def _seconds(word: str) -> float:
     return found
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Wait, and say what came."""
-    from precision_operator.cli.session import connected
-
-    return connected(arguments, _wait)
-
-
-async def _wait(session: "Session", arguments: argparse.Namespace) -> int:
+async def _wait(session: Session, arguments: argparse.Namespace) -> int:
     wanted = Phase(arguments.wanted)
     target, code, why = await session.policy(arguments.policy), TIMED_OUT, ""
     async for target in as_it_changes(session, target, seconds=arguments.timeout):  # noqa: B020 - the newest is shown
@@ -87,11 +79,8 @@ async def _wait(session: "Session", arguments: argparse.Namespace) -> int:
     return code
 
 
-async def as_it_changes(session: "Session", target: "Target", *, seconds: float) -> AsyncIterator["Target"]:
+async def as_it_changes(session: Session, target: Target, *, seconds: float) -> AsyncIterator[Target]:
     """The policy as it stands, and again whenever it may have changed, for these seconds."""
-    from precision_operator.errors import TooManyRequests, Unavailable
-    from precision_operator.kube.port import ASSIGNMENTS, POLICIES
-
     until, name = time.monotonic() + seconds, target.policy.name
     while True:
         yield target
@@ -111,7 +100,7 @@ async def as_it_changes(session: "Session", target: "Target", *, seconds: float)
             await asyncio.sleep(min(left, max(PAUSE_SECONDS, wished)))
 
 
-def settled(target: "Target") -> bool:
+def settled(target: Target) -> bool:
     """The operator has seen the newest spec, and has answered what people asked for, so that the phase is the answer."""
     policy, status = target.policy, target.status
     if policy.deleted:
@@ -128,7 +117,7 @@ def settled(target: "Target") -> bool:
     return status.observed_generation == policy.generation and not asked
 
 
-def blocked(target: "Target", wanted: Phase) -> str:
+def blocked(target: Target, wanted: Phase) -> str:
     """Why the phase cannot come without a person; empty: it still may."""
     policy, status = target.policy, target.status
     if policy.deleted:

@@ -3,15 +3,13 @@ they write. It may import the other verbs, ``core``, ``incidents``, ``replay`` a
 """
 
 import argparse
-from typing import TYPE_CHECKING
 
+from precision_operator.cli.flags import Commands
 from precision_operator.cli.live import add_flags
-
-if TYPE_CHECKING:
-    from precision_operator.cli import Commands
+from precision_operator.cli.session import Session
 
 
-def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "dashboard",
@@ -24,12 +22,10 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     verb.add_argument("--port", type=int, default=0, help="default: a free one")
     verb.add_argument("--open", action="store_true", help="open the page in the default browser")
     add_flags(verb, policy="the policy that the page opens with; default: the grid of all")
-    verb.set_defaults(run=run)
+    verb.set_defaults(run=_dashboard)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Serve until the user ends it."""
+async def _dashboard(session: Session, arguments: argparse.Namespace) -> int:
     from precision_operator.cli.dashboard.server import serve
-    from precision_operator.cli.session import connected
 
-    return connected(arguments, serve)
+    return await serve(session, arguments)
