@@ -181,6 +181,10 @@ def test_every_module_registers_a_verb_with_help(capsys: pytest.CaptureFixture[s
         (["ack", ""], ["a", "b"]),
         (["ack", "a", "fix", "r"], ["rootCause", "rollbackReady"]),
         (["wait", ""], ["a", "b"]),
+        (["drill", ""], ["a", "b"]),
+        (["doctor", ""], ["a", "b"]),
+        (["dashboard", ""], ["a", "b"]),
+        (["backtest", ""], []),  # a file
         (["status", "-n", "elsewhere", ""], []),
         (["status", "-n", ""], []),
         (["lint", ""], []),

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from precision_operator.api.commands import Prerequisite
 from precision_operator.cli import session
@@ -13,20 +13,15 @@ from precision_operator.errors import OperatorError
 NO_FILES = ":4"
 """What cobra's protocol calls ShellCompDirectiveNoFileComp."""
 
-_NAME_A_POLICY = frozenset(
-    ("get", "status", "explain", "history", "promote", "pause", "resume", "rollback", "retry", "release", "wait", "ack")
-)
-
 
 def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb; help does not list it."""
     verb = commands.add_parser("__complete", parents=[common], description="Candidates for the last of the words.")
     verb.add_argument("words", nargs=argparse.REMAINDER)
-    verbs = commands.choices
-    verb.set_defaults(run=lambda arguments: run(arguments, sorted(name for name in verbs if name[0] != "_")))
+    verb.set_defaults(run=lambda arguments: run(arguments, commands.choices))
 
 
-def run(arguments: argparse.Namespace, verbs: Sequence[str]) -> int:
+def run(arguments: argparse.Namespace, verbs: Mapping[str, argparse.ArgumentParser]) -> int:
     """One candidate a line, then the directive."""
     *before, last = arguments.words or [""]
     asked = before[-1] if before else ""
@@ -35,10 +30,10 @@ def run(arguments: argparse.Namespace, verbs: Sequence[str]) -> int:
     if asked in (*TAKE_A_VALUE, "-m", "--message") or last.startswith("-"):
         pass
     elif verb is None:
-        found = list(verbs)
+        found = sorted(name for name in verbs if name[0] != "_")
     elif verb == "ack" and asked != "ack":
         found = [item for item in Prerequisite if item not in before]
-    elif verb in _NAME_A_POLICY:
+    elif _names_a_policy(verbs[verb]):
         flags = connection_flags().parse_known_args(before, arguments)[0]
         try:
             found = session.connected(flags, _policies)
@@ -46,6 +41,11 @@ def run(arguments: argparse.Namespace, verbs: Sequence[str]) -> int:
             sys.stderr.write(f"{error}\n")  # a shell that completes shows candidates only: this is for who asks by hand
     sys.stdout.write("".join(f"{word}\n" for word in found if word.startswith(last)) + f"{NO_FILES}\n")
     return 0
+
+
+def _names_a_policy(verb: argparse.ArgumentParser) -> bool:
+    """Whether it takes the name of one; ``backtest`` takes a file."""
+    return any(action.dest == "policy" and action.type is None for action in verb._actions)
 
 
 async def _policies(session: Session, _: argparse.Namespace) -> list[str]:
