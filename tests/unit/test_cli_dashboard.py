@@ -15,8 +15,9 @@ import pytest
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import parse_policy
 from precision_operator.api.signal_records import DEFAULT_CRITERIA
-from precision_operator.api.spec import Delivery
-from precision_operator.api.state import Phase
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Delivery, Severity
+from precision_operator.api.state import Failing, Phase
 from precision_operator.cli import parser
 from precision_operator.cli.dashboard.board import Board, Row
 from precision_operator.cli.dashboard.charts import LINES, of_series
@@ -26,7 +27,7 @@ from precision_operator.cli.dashboard.orders import Wish, buttons
 from precision_operator.cli.dashboard.rows import CellVerdict, mode, verdict
 from precision_operator.cli.dashboard.server import serve as serve_page
 from precision_operator.cli.dashboard.trends import Trends
-from precision_operator.cli.fleet import BreachLine, PodLine, WorkloadLine
+from precision_operator.cli.fleet import PodLine, WorkloadLine
 from precision_operator.cli.live import LiveReport
 from precision_operator.cli.session import CommandRefused, Session
 from precision_operator.errors import ConfigurationError
@@ -119,7 +120,7 @@ def line(**given: object) -> WorkloadLine:
         (line(acknowledged=False), False, CellVerdict.WAITING),
         (line(acknowledged=None), False, CellVerdict.UNKNOWN),
         (line(), True, CellVerdict.HELD),
-        (line(breaches=(BreachLine("overflow", "P1", 0.0),)), True, CellVerdict.BREACHED),
+        (line(breaches=(Failing("a", Signal.OVERFLOW, Severity.P1, 0.0),)), True, CellVerdict.BREACHED),
     ],
 )
 def test_a_cell_says_the_worst_that_is_known_of_a_workload(found: WorkloadLine, held: bool, said: CellVerdict) -> None:

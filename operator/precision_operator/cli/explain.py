@@ -96,18 +96,15 @@ def _meaning(target: Target) -> str:
 
 def whole_step(step: str, session: Session, target: Target) -> str:
     """The step with the policy's name, and its commands whole."""
-
     given = acknowledged(target.policy.annotations, transition_id=target.status.transition_id)
     missing = " ".join(item for item in target.policy.spec.reenable.prerequisites if item not in given)
-    policy, state = target.policy, target.state
-    selector = state.selector if state.holds and not state.selector.empty else policy.spec.selector
     return whole(
         step,
-        name=policy.name,
+        name=target.policy.name,
         missing=missing,
         kubectl=session.kubectl,
         plugin=session.plugin,
-        selector=selector.query,
+        selector=target.selector.query,
     )
 
 
@@ -128,8 +125,7 @@ def _reasons(target: Target) -> Iterable[tuple[str, str]]:
     found = waiting(target)
     # In every phase: a workload that is rolled back by itself is waited for while the rest is watched.
     if found is not None:
-        message = str(found["message"]) + _soaking(target, str(found["reason"]))
-        yield str(found["reason"]), _words(str(found["reason"]), message)
+        yield found.reason, _words(found.reason, found.message + _soaking(target, found.reason))
     late = predicted_late_seconds(status.incident) if status.incident is not None else 0.0
     if late:
         yield Reason.DEADLINE_UNREACHABLE, _words(Reason.DEADLINE_UNREACHABLE, f"by {late:.0f} s, when it was decided")

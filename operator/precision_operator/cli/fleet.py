@@ -7,11 +7,10 @@ from precision_operator.api.mitigation import in_bf16
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.spec import Delivery
-from precision_operator.api.state import Phase
-from precision_operator.api.wire import format_time
+from precision_operator.api.state import Failing, Phase
 from precision_operator.cli.live import LiveReport, report_of
 from precision_operator.cli.session import Session, Target
-from precision_operator.cli.summary import under_way
+from precision_operator.cli.summary import breach_json, under_way
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
 from precision_operator.core.status.summary import has_acknowledged
@@ -20,18 +19,6 @@ from precision_operator.kube.port import POLICIES
 from precision_operator.workloads.kinds.table import KINDS
 
 _ROLLED = (Phase.ROLLING_BACK, Phase.HELD)
-
-
-@dataclass(frozen=True, slots=True)
-class BreachLine:
-    """A breach that stands."""
-
-    signal: str
-    severity: str
-    since: float
-    """Seconds since the epoch."""
-    measured: str = ""
-    """What was found when it was last counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +34,11 @@ class PodLine:
     problems: tuple[str, ...]
     report: LiveReport | None = None
     """What its process reports; None where Prometheus was not asked."""
+
+    def as_json(self) -> dict[str, object]:
+        """For programs."""
+        known = {name: getattr(self, name) for name in self.__slots__ if name != "report"}
+        return known if self.report is None else {**known, "reports": self.report.as_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,7 @@ class WorkloadLine:
     acknowledged: bool | None
     """Whether its own processes report what is wanted, by the operator's last pass; None: not known."""
     problems: tuple[str, ...]
-    breaches: tuple[BreachLine, ...]
+    breaches: tuple[Failing, ...]
     pods: tuple[PodLine, ...]
 
     @property
@@ -77,30 +69,10 @@ class WorkloadLine:
     def as_json(self) -> dict[str, object]:
         """For programs."""
         return {
-            "name": self.name,
-            "kind": self.kind,
-            "delivery": self.delivery,
-            "key": self.key,
-            "assigned": self.assigned,
-            "generation": self.generation,
+            **{name: getattr(self, name) for name in self.__slots__},
             "reported": self.reported,
-            "acknowledged": self.acknowledged,
-            "problems": self.problems,
-            "breaches": [
-                {"signal": b.signal, "severity": b.severity, "since": format_time(b.since), "measured": b.measured}
-                for b in self.breaches
-            ],
-            "pods": [
-                {
-                    "name": p.name,
-                    "node": p.node,
-                    "requested": p.requested,
-                    "generation": p.generation,
-                    "problems": p.problems,
-                    **({"reports": p.report.as_json()} if p.report is not None else {}),
-                }
-                for p in self.pods
-            ],
+            "breaches": [breach_json(breach) for breach in self.breaches],
+            "pods": [pod.as_json() for pod in self.pods],
         }
 
 
@@ -140,9 +112,8 @@ async def read_fleets(
 def fleet_of(target: Target, inventory: Inventory, evaluation: Evaluation | None = None) -> FleetView:
     """Sort what the selector in force matches into cohorts."""
     policy, state = target.policy, target.state
-    selector = state.selector if state.holds and not state.selector.empty else policy.spec.selector
     cohorts: dict[str, list[WorkloadLine]] = {}
-    for view in inventory.selected(policy.namespace, selector):
+    for view in inventory.selected(policy.namespace, target.selector):
         rival = _older_policy(target, inventory, view)
         name = f"left to the policy {rival}" if rival is not None else _cohort(target, view.key)
         assigned = state.assigned(view.key) if state.enforce and rival is None else None
@@ -181,7 +152,6 @@ def _older_policy(target: Target, inventory: Inventory, view: WorkloadView) -> s
 def _workload(target: Target, view: WorkloadView, assigned: Mode | None, evaluation: Evaluation | None) -> WorkloadLine:
     state = target.state
     delivery = resolve_delivery(target.policy.spec.delivery, view)
-    failing = [f for f in state.failing if f.key == view.key]
     lenient = state.phase in _ROLLED or view.key in state.held_keys
     partly = view.key in state.shares and not lenient
     accepted = accepted_modes(assigned, rollback=lenient) if assigned is not None and not partly else frozenset(Mode)
@@ -195,7 +165,7 @@ def _workload(target: Target, view: WorkloadView, assigned: Mode | None, evaluat
         generation=state.changed.get(view.key),
         acknowledged=has_acknowledged(target.status, state, view) if counts else None,
         problems=tuple(_workload_problems(target, view, delivery)),
-        breaches=tuple(BreachLine(str(f.signal), str(f.severity), f.since, f.measured) for f in failing),
+        breaches=tuple(failing for failing in state.failing if failing.key == view.key),
         pods=tuple(_pod(pod, view, assigned, accepted, report_of(evaluation, pod.name)) for pod in view.pods),
     )
 

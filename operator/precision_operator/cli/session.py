@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.policy import Policy, deleted_policy, parse_policy
+from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.api.wire import mapping, text
@@ -49,6 +50,12 @@ class Target:
     def where(self) -> str:
         """``namespace/name``."""
         return f"{self.policy.namespace}/{self.policy.name}"
+
+    @property
+    def selector(self) -> Selector:
+        """The one in force: what a rollback holds stays selected, whatever was edited since."""
+        state = self.state
+        return state.selector if state.holds and not state.selector.empty else self.policy.spec.selector
 
 
 @dataclass(frozen=True, slots=True)

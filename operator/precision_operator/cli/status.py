@@ -23,7 +23,16 @@ from precision_operator.cli.flags import LISTED_OUTPUTS, Commands, connection_fl
 from precision_operator.cli.gain import gain_text
 from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
 from precision_operator.cli.session import Session, Target
-from precision_operator.cli.summary import ROLLED_BACK, UNKNOWN_PERSON, placed, stages, summary, under_way
+from precision_operator.cli.summary import (
+    ROLLED_BACK,
+    UNKNOWN_PERSON,
+    placed,
+    stages,
+    summary,
+    under_way,
+    waiting,
+    whose,
+)
 from precision_operator.reasons import Reason
 
 EXIT_ROLLED_BACK = 3
@@ -147,9 +156,9 @@ def _add_phase(rows: Table, target: Target) -> None:
     elif status.observed_generation != policy.generation:
         rows.add_row("", Text("the operator has not looked at the newest spec yet", style="yellow"))
     rows.add_row("reason", Text.assemble((status.reason or "none", "bold"), ": ", said(status.message)))
-    found = summary(target)["waiting"]
-    if isinstance(found, dict) and found["reason"] != status.reason:
-        rows.add_row("waits for", Text.assemble((str(found["reason"]), "bold"), ": ", said(str(found["message"]))))
+    found = waiting(target)
+    if found is not None and found.reason != status.reason:
+        rows.add_row("waits for", Text.assemble((found.reason, "bold"), ": ", said(found.message)))
 
 
 def _add_progress(rows: Table, target: Target) -> None:
@@ -168,8 +177,7 @@ def _add_progress(rows: Table, target: Target) -> None:
 
 def _add_breaches(rows: Table, state: State) -> None:
     for failing in state.failing:
-        who = shown(failing.key) if failing.key else "further workloads"
-        text = f"{failing.severity} {failing.signal} {failing.measured} in {who} for {age(failing.since)}"
+        text = f"{failing.severity} {failing.signal} {failing.measured} in {whose(failing)} for {age(failing.since)}"
         rows.add_row("breach", Text(text, "red"))
     if state.held:
         rows.add_row("held", said(names([shown(h.key) for h in state.held]), "red"))

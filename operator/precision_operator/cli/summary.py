@@ -4,9 +4,9 @@ import time
 
 from precision_operator.api.codec import encode
 from precision_operator.api.commands import answers
-from precision_operator.api.conditions import condition_of
+from precision_operator.api.conditions import Condition, condition_of
 from precision_operator.api.incident import Incident
-from precision_operator.api.state import Phase, State
+from precision_operator.api.state import Failing, Phase, State
 from precision_operator.api.summary import Summary
 from precision_operator.api.wire import format_time
 from precision_operator.api.workload import name_of, shown
@@ -34,7 +34,7 @@ def placed(status: Summary) -> str:
 
 def summary(target: Target) -> dict[str, object]:
     """What `status -o json` gives. Times are RFC 3339; what is not known is null."""
-    policy, status, state = target.policy, target.status, target.state
+    policy, status, state, waits = target.policy, target.status, target.state, waiting(target)
     return {
         "namespace": policy.namespace,
         "name": policy.name,
@@ -78,7 +78,7 @@ def summary(target: Target) -> dict[str, object]:
         "lastDrill": encode(status.last_drill) if status.last_drill else None,
         "canary": [name_of(key) for key in state.canary],
         "comparison": encode(state.comparison) if state.comparison else None,
-        "waiting": waiting(target),
+        "waiting": {"reason": waits.reason, "message": waits.message} if waits else None,
         "commands": [
             {"command": a.name, "transitionId": a.transition_id, "message": a.message, "by": a.by}
             for a in answers(policy.annotations)
@@ -88,15 +88,25 @@ def summary(target: Target) -> dict[str, object]:
     }
 
 
-def waiting(target: Target) -> dict[str, object] | None:
-    """The promotion check that waits, as the Progressing condition has it."""
-    found = condition_of(target.status.conditions, "Progressing")
-    return {"reason": found.reason, "message": found.message} if found is not None else None
+def waiting(target: Target) -> Condition | None:
+    """The promotion check that waits."""
+    return condition_of(target.status.conditions, "Progressing")
+
+
+def whose(failing: Failing) -> str:
+    """The workload of a breach, by kind and name."""
+    return shown(failing.key) if failing.key else "further workloads"
+
+
+def breach_json(failing: Failing) -> dict[str, object]:
+    """A breach that stands, for programs."""
+    since = format_time(failing.since)
+    return {"signal": failing.signal, "severity": failing.severity, "since": since, "measured": failing.measured}
 
 
 def concerned(state: State) -> tuple[str, ...]:
     """What happens to single workloads, by kind and name: breached, held, restarting, suspended by the operator."""
-    lines = [f"{shown(f.key) if f.key else 'further workloads'}: breached by {f.signal}" for f in state.failing]
+    lines = [f"{whose(failing)}: breached by {failing.signal}" for failing in state.failing]
     lines += [f"{shown(held.key)}: held for {held.reason}" for held in state.held]
     for key in sorted({*state.restarts, *state.suspensions}):
         lines.append(f"{shown(key)}: {under_way(state, key)}")

@@ -7,12 +7,11 @@ from enum import StrEnum
 
 from precision_operator.api.state import Phase
 from precision_operator.api.wire import format_time
-from precision_operator.api.workload import shown
 from precision_operator.cli.fleet import CohortLine, FleetView, WorkloadLine
 from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES
 from precision_operator.cli.history import HistoryEntry
 from precision_operator.cli.session import Target
-from precision_operator.cli.summary import placed, summary
+from precision_operator.cli.summary import breach_json, placed, summary, whose
 
 Json = dict[str, object]
 
@@ -41,16 +40,7 @@ def policy_row(target: Target, buttons: list[Json], prerequisites: list[Json]) -
         "meaning": meaning,
         "placed": placed(target.status),
         "stages": [stage.weight for stage in target.policy.spec.stages],
-        "breaches": [
-            {
-                "workload": shown(f.key) if f.key else "further workloads",
-                "signal": f.signal,
-                "severity": f.severity,
-                "since": format_time(f.since),
-                "measured": f.measured,
-            }
-            for f in state.failing
-        ],
+        "breaches": [{"workload": whose(failing), **breach_json(failing)} for failing in state.failing],
         "buttons": buttons,
         "prerequisites": prerequisites,
     }
