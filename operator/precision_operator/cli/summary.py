@@ -2,7 +2,7 @@
 
 import time
 
-from precision_operator.api.codec import encode
+from precision_operator.api.codec import encode, entries
 from precision_operator.api.commands import answers
 from precision_operator.api.conditions import Condition, condition_of
 from precision_operator.api.incident import Incident
@@ -32,28 +32,29 @@ def placed(status: Summary) -> str:
     return f"in {status.fallback or 'fallback'}" if back else "moved"
 
 
+_OF_STATUS = (
+    *("phase", "phaseSince", "reason", "message", "precision", "fallback", "generation", "transitionId"),
+    *("step", "moved", "total", "breached", "unknown", "attempts"),
+)
+"""What is shown as the status has it."""
+
+
+def whole(model: Summary | Incident) -> dict[str, object]:
+    """As the status has it, and what is not known as null."""
+    return {entry.path[0]: entry.coder.write(getattr(model, entry.attribute)) for entry in entries(type(model))}
+
+
 def summary(target: Target) -> dict[str, object]:
     """What `status -o json` gives. Times are RFC 3339; what is not known is null."""
     policy, status, state, waits = target.policy, target.status, target.state, waiting(target)
     return {
         "namespace": policy.namespace,
         "name": policy.name,
-        "phase": status.phase,
+        **{name: value for name, value in whole(status).items() if name in _OF_STATUS},
         "suspended": policy.spec.suspend,
         "suspendBy": policy.annotations.get(SUSPEND_BY),
-        "reason": status.reason,
-        "message": status.message,
         "target": policy.spec.target,
-        "precision": status.precision,
-        "fallback": status.fallback,
         "enforce": state.enforce,
-        "generation": status.generation,
-        "transitionId": status.transition_id,
-        "step": status.step,
-        "moved": status.moved,
-        "total": status.total,
-        "breached": status.breached,
-        "unknown": status.unknown,
         "held": [{"workload": h.key, "reason": h.reason, "since": format_time(h.since)} for h in state.held],
         "restarts": [
             {"workload": key, "round": restart.rounds, "since": format_time(restart.since)}
@@ -67,13 +68,11 @@ def summary(target: Target) -> dict[str, object]:
             {"condition": c.type, "reason": c.reason, "message": c.message}
             for c in needing_attention(status.conditions)
         ],
-        "attempts": status.attempts,
-        "phaseSince": format_time(status.phase_since),
         "stepSince": format_time(state.step_since),
         "evidenceSince": format_time(state.evidence_since),
         "noDataSince": format_time(state.no_data_since),
         "mitigations": [encode(mitigation) for mitigation in state.mitigations],
-        "incident": incident_json(status.incident) if status.incident else None,
+        "incident": whole(status.incident) if status.incident else None,
         "gain": gain_json(status.gain, now=time.time()),
         "lastDrill": encode(status.last_drill) if status.last_drill else None,
         "canary": [name_of(key) for key in state.canary],
@@ -126,24 +125,6 @@ def under_way(state: State, key: str) -> str:
     if restart is None:
         return ""
     return f"restarting for {max(0.0, time.time() - restart.counts_since):.0f} s, round {restart.rounds} of {ROUNDS}"
-
-
-def incident_json(incident: Incident) -> dict[str, object]:
-    """The newest rollback with its measured stages."""
-    return {
-        "id": incident.id,
-        "severity": incident.severity,
-        "scope": incident.scope,
-        "strategy": incident.strategy,
-        "reason": incident.reason,
-        "message": incident.message,
-        "workloads": incident.workloads,
-        "escalated": incident.escalated,
-        "deadlineAt": format_time(incident.deadline_at),
-        "predictedSeconds": incident.predicted_seconds,
-        "checks": encode(incident.checks) if incident.checks else None,
-        **{name: format_time(at) for name, at in stages(incident)},
-    }
 
 
 def stages(incident: Incident) -> tuple[tuple[str, float | None], ...]:
