@@ -39,6 +39,11 @@ class HistoryEntry:
     by: str = ""
     count: int = 1
 
+    def as_json(self) -> dict[str, object]:
+        """For programs."""
+        known = {name: getattr(self, name) for name in self.__slots__}
+        return {**known, "at": format_time(self.at), "by": self.by or None}
+
 
 def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verb."""
@@ -58,7 +63,7 @@ async def _history(session: Session, arguments: argparse.Namespace) -> int:
     events = await session.api.events_of(session.namespace, target.policy.uid)
     entries = timeline(target, events, costs=await _costs(session, target))
     if arguments.output == "json":
-        write_json([{**_fields(entry), "at": format_time(entry.at)} for entry in entries])
+        write_json([entry.as_json() for entry in entries])
         return 0
     rows = Table(box=None, pad_edge=False)
     for column in ("AGE", "SOURCE", "REASON", "BY", "MESSAGE"):
@@ -93,16 +98,6 @@ async def _costs(session: Session, target: Target) -> list[HistoryEntry]:
         at = parse_time(report.stages.left_at) or report.in_fallback_at
         found.append(HistoryEntry(at, "Incident", report.id, f"cost: {cost_of(report, in_fallback_until=until)}"))
     return found
-
-
-def _fields(entry: HistoryEntry) -> dict[str, object]:
-    return {
-        "source": entry.source,
-        "reason": entry.reason,
-        "message": entry.message,
-        "by": entry.by or None,
-        "count": entry.count,
-    }
 
 
 def timeline(

@@ -13,7 +13,7 @@ from precision_operator.api.text import bounded
 from precision_operator.cli.dashboard import charts, incidents
 from precision_operator.cli.dashboard.board import Board, Row
 from precision_operator.cli.dashboard.orders import buttons, prerequisites
-from precision_operator.cli.dashboard.rows import history_rows, policy_row, workload_rows
+from precision_operator.cli.dashboard.rows import policy_row, workload_rows
 from precision_operator.cli.dashboard.trends import Trends
 from precision_operator.cli.fleet import FleetView, read_fleets
 from precision_operator.cli.history import timeline
@@ -198,7 +198,7 @@ class Feed:
         found += recorded
         notes += missing
         rows: dict[str, Row] = {
-            "timeline": {"entries": history_rows(timeline(target, events))},
+            "timeline": {"entries": [entry.as_json() for entry in timeline(target, events)]},
             "charts": {"charts": found},
             "notes": {"notes": notes},
         }

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from precision_operator.api.state import Phase
-from precision_operator.api.wire import format_time
 from precision_operator.cli.fleet import CohortLine, FleetView, WorkloadLine
 from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES
-from precision_operator.cli.history import HistoryEntry
 from precision_operator.cli.session import Target
 from precision_operator.cli.summary import breach_json, placed, summary, whose
 
@@ -91,18 +89,3 @@ def _cell(fleet: FleetView, cohort: CohortLine, line: WorkloadLine) -> Json:
         "problems": len(line.problems) + sum(bool(pod.problems) for pod in line.pods),
         "digest": hashlib.sha256(json.dumps(line.as_json()).encode()).hexdigest()[:12],
     }
-
-
-def history_rows(entries: Iterable[HistoryEntry]) -> list[Json]:
-    """The timeline, oldest first; times are RFC 3339."""
-    return [
-        {
-            "at": format_time(entry.at),
-            "source": entry.source,
-            "reason": entry.reason,
-            "message": entry.message,
-            "by": entry.by,
-            "count": entry.count,
-        }
-        for entry in entries
-    ]
