@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
-from rich.table import Table
 
 from precision_operator.api.wire import duration_seconds, format_time, mapping, parse_time
 from precision_operator.cli.flags import Commands
 from precision_operator.cli.live import catalogue
-from precision_operator.cli.output import console, said, write_json
+from precision_operator.cli.output import console, said, table, write_json
 from precision_operator.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -226,9 +225,7 @@ def _show(result: "Backtest", span: "Span", seconds: float) -> None:
             "no pod of the namespace has a genesis_precision_info in that time: nothing could be judged", style="yellow"
         )
         return
-    rows = Table(box=None, pad_edge=False)
-    for column in ("AT", "FROM", "TO", "REASON", "MESSAGE"):
-        rows.add_column(column, overflow="fold")
+    rows = table("AT", "FROM", "TO", "REASON", "MESSAGE")
     for change in result.changes:
         rows.add_row(
             *map(said, (format_time(change.at) or "", change.before, change.after, change.reason, change.message))
@@ -247,9 +244,7 @@ def _show(result: "Backtest", span: "Span", seconds: float) -> None:
 def _beside(written: "Backtest", other: "Backtest", settings: str) -> None:
     """What either would have done, by time."""
     lanes = [{format_time(c.at) or "": f"{c.after}: {c.reason}" for c in result.changes} for result in (written, other)]
-    rows = Table(box=None, pad_edge=False)
-    for column in ("AT", "AS WRITTEN", f"WITH {settings}"):
-        rows.add_column(column, overflow="fold")
+    rows = table("AT", "AS WRITTEN", f"WITH {settings}")
     for at in sorted({*lanes[0], *lanes[1]}):
         rows.add_row(at, *(said(lane.get(at, "")) for lane in lanes))
     counts = [str(len(result.incidents)) for result in (written, other)]

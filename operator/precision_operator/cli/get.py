@@ -11,7 +11,7 @@ from rich.tree import Tree
 from precision_operator.api.workload import shown
 from precision_operator.cli.flags import LISTED_OUTPUTS, Commands, connection_flags
 from precision_operator.cli.live import LiveReport, add_flags, readings, targets_of
-from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
+from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, table, write_document, write_name
 from precision_operator.cli.session import Session
 from precision_operator.cli.summary import placed, summary
 
@@ -68,16 +68,14 @@ def _json(fleet: "FleetView") -> dict[str, object]:
 
 
 _WIDE = (
-    *("policy", "workload", "cohort", "assigned", "generation", "delivery"),
-    *("acknowledged", "pods", "breaches", "problems"),
+    *("POLICY", "WORKLOAD", "COHORT", "ASSIGNED", "GENERATION", "DELIVERY"),
+    *("ACKNOWLEDGED", "PODS", "BREACHES", "PROBLEMS"),
 )
 
 
 def _wide(fleets: "Iterable[FleetView]") -> Table:
     """A line a workload, for who sorts and searches them."""
-    rows = Table(box=None, pad_edge=False)
-    for column in _WIDE:
-        rows.add_column(column.upper(), overflow="fold")
+    rows = table(*_WIDE)
     for fleet in fleets:
         for cohort, line in ((c, w) for c in fleet.cohorts for w in c.workloads):
             known = (line.assigned, line.generation, line.delivery, line.acknowledged, len(line.pods))

@@ -5,12 +5,10 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rich.table import Table
-
 from precision_operator.api.commands import answers
 from precision_operator.api.wire import format_time, integer, mapping, parse_time, sequence, text
 from precision_operator.cli.flags import Commands
-from precision_operator.cli.output import age, console, said, write_json
+from precision_operator.cli.output import age, console, said, table, write_json
 from precision_operator.cli.session import Session, Target
 from precision_operator.cli.summary import ROLLED_BACK, UNKNOWN_PERSON, stages
 from precision_operator.contract import SUSPEND_BY
@@ -65,9 +63,7 @@ async def _history(session: Session, arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         write_json([entry.as_json() for entry in entries])
         return 0
-    rows = Table(box=None, pad_edge=False)
-    for column in ("AGE", "SOURCE", "REASON", "BY", "MESSAGE"):
-        rows.add_column(column, overflow="fold")
+    rows = table("AGE", "SOURCE", "REASON", "BY", "MESSAGE")
     for entry in entries:
         again = f" ({entry.count} times)" if entry.count > 1 else ""
         rows.add_row(age(entry.at), entry.source, said(entry.reason), said(entry.by), said(entry.message + again))

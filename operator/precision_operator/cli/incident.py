@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from precision_operator.api.summary import parse_summary
 from precision_operator.api.wire import mapping, parse_time, text
 from precision_operator.cli.flags import Commands
-from precision_operator.cli.output import age, console, said, write_json
+from precision_operator.cli.output import age, console, said, table, write_json
 from precision_operator.cli.session import CommandRefused, Session
 from precision_operator.errors import Forbidden, KubeError, NotFound
 from precision_operator.kube.port import EVENTS, INCIDENTS, PODS, POLICIES, JsonObject
@@ -70,9 +68,7 @@ async def _list(session: Session, arguments: argparse.Namespace) -> int:
         hidden = {"namespace"}  # it is the one that was asked for
         write_json([{key: value for key, value in row.items() if key not in hidden} for row in wanted])
         return 0
-    rows = Table(box=None, pad_edge=False)
-    for column in ("NAME", "POLICY", "SEVERITY", "SCOPE", "PHASE", "REASON", "AGE"):
-        rows.add_column(column, overflow="fold")
+    rows = table("NAME", "POLICY", "SEVERITY", "SCOPE", "PHASE", "REASON", "AGE")
     for row in wanted:
         cells = [row[key] for key in ("name", "policy", "severity", "scope", "phase", "reason")]
         rows.add_row(*map(said, cells), age(parse_time(row["decidedAt"]) or 0.0))

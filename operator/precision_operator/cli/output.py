@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
+from rich.table import Column, Table
 from rich.text import Text
 
 from precision_operator.api.spec import PolicyEnforcement, PolicySpec
@@ -29,6 +30,11 @@ PHASE_STYLES: Mapping[Phase, str] = {
 def console() -> Console:
     """The terminal, or a pipe, in which no line is broken."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def table(*headings: str) -> Table:
+    """One without lines, whose cells wrap where they are too long."""
+    return Table(*(Column(heading, overflow="fold") for heading in headings), box=None, pad_edge=False)
 
 
 def write_json(value: object) -> None:

@@ -5,13 +5,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from precision_operator.api.wire import format_time
 from precision_operator.cli import session
 from precision_operator.cli.flags import Commands
 from precision_operator.cli.incident import find
-from precision_operator.cli.output import console, said, write_json
+from precision_operator.cli.output import console, said, table, write_json
 from precision_operator.cli.session import Session
 
 if TYPE_CHECKING:
@@ -132,9 +130,7 @@ def _what_if(tape: "Tape", arguments: argparse.Namespace) -> int:
             ]
         )
         return 0
-    rows = Table(box=None, pad_edge=False)
-    for column in ("AT", "AS RECORDED", "", f"WITH {' '.join(arguments.what_if)}", ""):
-        rows.add_column(column, overflow="fold")
+    rows = table("AT", "AS RECORDED", "", f"WITH {' '.join(arguments.what_if)}", "")
     last = None
     for lane in lanes:
         state = (lane.recorded.phase, lane.recorded.reason, lane.other.phase, lane.other.reason)
