@@ -12,7 +12,7 @@ import yaml
 
 from precision_operator.api.wire import duration_seconds, format_time, mapping, parse_time
 from precision_operator.cli.flags import Commands
-from precision_operator.cli.live import catalogue
+from precision_operator.cli.live import catalogue, prometheus, prometheus_flags
 from precision_operator.cli.output import console, said, table, write_json
 from precision_operator.errors import ConfigurationError
 
@@ -37,7 +37,7 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
         "in the simulated precision then.",
     )
     verb.add_argument("policy", type=Path, help="YAML of a PrecisionPolicy")
-    verb.add_argument("--prometheus", required=True, metavar="URL", help="base URL of the Prometheus to ask")
+    prometheus_flags(verb, "base URL of the Prometheus to ask", required=True)
     verb.add_argument("--since", default="30d", help="how far back, e.g. 12h, 30d, or an RFC 3339 time (default 30d)")
     verb.add_argument("--until", default="", help="an RFC 3339 time (default now)")
     verb.add_argument("--step", default="", help="time between two decisions (default the policy's interval)")
@@ -47,10 +47,6 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
         default="guard",
         help="guard: the fleet is promoted already; rollout: the steps are played too (default guard)",
     )
-    verb.add_argument(
-        "--queries", type=Path, help="YAML of the admin's catalogue (name: PromQL), where the policy names one"
-    )
-    verb.add_argument("--bearer-token-file", default="", help="file with a token for Prometheus")
     verb.add_argument("--timeout", type=float, default=60.0, help="seconds for one query (default 60)")
     verb.add_argument(
         "--what-if",
@@ -109,30 +105,27 @@ async def _simulate(
 
     from precision_operator.replay.backtest import Simulation
     from precision_operator.replay.history import queries_for, readings
-    from precision_operator.settings import PrometheusEndpoint
-    from precision_operator.signals.prometheus import PrometheusSource
 
-    endpoint = PrometheusEndpoint(arguments.prometheus, arguments.timeout, arguments.bearer_token_file)
-    source = PrometheusSource("backtest", endpoint)
     simulation = Simulation(policy, guard=arguments.begin == "guard")
     deciding_seconds = 0.0
     try:
         queries = queries_for(policy, catalogue(arguments.queries))
-        with Progress(console=console(), transient=True, disable=arguments.output == "json") as progress:
-            task = progress.add_task("deciding", total=span.decisions)
-            async for reading in readings(source, queries, span):
-                began = time.perf_counter()
-                simulation.take(reading)
-                deciding_seconds += time.perf_counter() - began
-                if kept is not None:
-                    kept.take(reading)
-                progress.advance(task)
     except KeyError as error:
         raise ConfigurationError(
             f"the policy names query {error}; give the admin's catalogue with --queries"
         ) from error
-    finally:
-        source.close()
+    with (
+        prometheus(arguments, name="backtest", seconds=arguments.timeout) as source,
+        Progress(console=console(), transient=True, disable=arguments.output == "json") as progress,
+    ):
+        task = progress.add_task("deciding", total=span.decisions)
+        async for reading in readings(source, queries, span):
+            began = time.perf_counter()
+            simulation.take(reading)
+            deciding_seconds += time.perf_counter() - began
+            if kept is not None:
+                kept.take(reading)
+            progress.advance(task)
     return simulation.result(), deciding_seconds
 
 

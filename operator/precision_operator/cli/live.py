@@ -3,6 +3,7 @@
 import argparse
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from precision_operator.errors import ConfigurationError
 if TYPE_CHECKING:
     from precision_operator.cli.session import Session, Target
     from precision_operator.core.model import Evaluation
+    from precision_operator.signals.prometheus import PrometheusSource
 
 TIMEOUT_SECONDS = 10.0
 
@@ -42,9 +44,12 @@ def add_flags(verb: argparse.ArgumentParser, *, policy: str = "default: all of t
     """Which fleets are meant, and where Prometheus is, from here. ``policy``: what the verb does without one."""
     verb.add_argument("policy", nargs="?", help=policy)
     verb.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
-    verb.add_argument(
-        "--prometheus", metavar="URL", help="base URL of the Prometheus to ask for what each process reports now"
-    )
+    prometheus_flags(verb, "base URL of the Prometheus to ask for what each process reports now")
+
+
+def prometheus_flags(verb: argparse.ArgumentParser, purpose: str, *, required: bool = False) -> None:
+    """Where Prometheus is, from here, and what else it takes to ask it."""
+    verb.add_argument("--prometheus", required=required, metavar="URL", help=purpose)
     verb.add_argument(
         "--queries", type=Path, help="YAML of the admin's catalogue (name: PromQL), where a policy names one"
     )
@@ -56,6 +61,18 @@ async def targets_of(session: "Session", arguments: argparse.Namespace) -> "Sequ
     if arguments.policy:
         return [await session.policy(arguments.policy)]
     return await session.policies(everywhere=bool(arguments.all_namespaces))
+
+
+def prometheus(
+    arguments: argparse.Namespace, *, name: str = "this", seconds: float = TIMEOUT_SECONDS
+) -> "closing[PrometheusSource]":
+    """The Prometheus that the flags name, for as long as a block runs; ``seconds``: how long a query may take."""
+    from precision_operator.settings import PrometheusEndpoint
+    from precision_operator.signals.prometheus import PrometheusSource
+
+    return closing(
+        PrometheusSource(name, PrometheusEndpoint(arguments.prometheus, seconds, arguments.bearer_token_file))
+    )
 
 
 def catalogue(path: Path | None) -> dict[str, str]:
@@ -81,20 +98,14 @@ async def readings(arguments: argparse.Namespace, targets: "Sequence[Target]") -
     """
     if not arguments.prometheus:
         return {}
-    from precision_operator.settings import PrometheusEndpoint
     from precision_operator.signals.evaluator import Evaluator
     from precision_operator.signals.plan import plan_of
-    from precision_operator.signals.prometheus import PrometheusSource
 
-    endpoint = PrometheusEndpoint(arguments.prometheus, TIMEOUT_SECONDS, arguments.bearer_token_file)
-    source = PrometheusSource("this", endpoint)
-    try:
+    with prometheus(arguments) as source:
         plans = {target.policy.uid: plan_of(target.policy) for target in targets}
         sources = {plan.endpoint: source for plan in plans.values()}
         evaluator = Evaluator(sources, catalogue(arguments.queries), allow_raw=True)
         found = {uid: await evaluator.evaluate(plan) for uid, plan in plans.items()}
-    finally:
-        source.close()
     for evaluation in found.values():
         if "ack" in evaluation.errors:
             raise ConfigurationError(f"{arguments.prometheus}: {evaluation.errors['ack']}")

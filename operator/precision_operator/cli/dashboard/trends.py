@@ -5,7 +5,7 @@ import time
 
 from precision_operator.api.text import bounded
 from precision_operator.cli.dashboard.charts import Chart, failed, of_series
-from precision_operator.cli.live import TIMEOUT_SECONDS, catalogue
+from precision_operator.cli.live import catalogue, prometheus
 from precision_operator.cli.session import Target
 from precision_operator.errors import OperatorError, SignalError
 
@@ -34,29 +34,24 @@ class Trends:
 
     async def _ask(self, target: Target) -> list[Chart]:
         from precision_operator.replay.history import queries_for
-        from precision_operator.settings import PrometheusEndpoint
-        from precision_operator.signals.prometheus import PrometheusSource
         from precision_operator.signals.queries import ACK, STEPS
 
         arguments = self._arguments
-        endpoint = PrometheusEndpoint(arguments.prometheus, TIMEOUT_SECONDS, arguments.bearer_token_file)
-        source = PrometheusSource("this", endpoint)
         end = time.time() // STEP_SECONDS * STEP_SECONDS
         charts: list[Chart] = []
         try:
             queries = queries_for(target.policy, catalogue(arguments.queries))
-            for name in sorted(queries.keys() - {ACK, STEPS}):
-                try:
-                    series = await source.history(queries[name], end - SPAN_SECONDS, end, STEP_SECONDS)
-                except SignalError as error:
-                    charts.append(failed(name, bounded(str(error)), source=SOURCE))
-                    continue
-                charts.append(of_series(name, series, target.policy, source=SOURCE))
+            with prometheus(arguments) as source:
+                for name in sorted(queries.keys() - {ACK, STEPS}):
+                    try:
+                        series = await source.history(queries[name], end - SPAN_SECONDS, end, STEP_SECONDS)
+                    except SignalError as error:
+                        charts.append(failed(name, bounded(str(error)), source=SOURCE))
+                        continue
+                    charts.append(of_series(name, series, target.policy, source=SOURCE))
         except OperatorError as error:
             charts.append(failed("signals", bounded(str(error)), source=SOURCE))
         except KeyError as error:
             why = f"the catalogue has no query {error}: name its file with --queries"
             charts.append(failed("signals", why, source=SOURCE))
-        finally:
-            source.close()
         return charts
