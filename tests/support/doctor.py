@@ -52,7 +52,7 @@ def installed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     created = fake.create
 
     async def create(resource: Any, namespace: str, body: JsonObject) -> JsonObject:  # noqa: ANN401 - as the fake's
-        if resource in (installation.ACCESS_REVIEWS, operator_checks.SUBJECT_REVIEWS):
+        if resource in (operator_checks.ACCESS_REVIEWS, operator_checks.SUBJECT_REVIEWS):
             return {"status": {"allowed": True}}
         answer = await created(resource, namespace, body)
         return {**answer, "metadata": {"creationTimestamp": micro_time(time.time())}}

@@ -9,7 +9,7 @@ import yaml
 
 from precision_operator import __version__
 from precision_operator.api.wire import mapping, text
-from precision_operator.cli.examine_operator import echo, endpoints, lease, rights, running, server_time
+from precision_operator.cli.examine_operator import echo, endpoints, lease, may, rights, running, server_time
 from precision_operator.cli.findings import Diagnosis, error, ok, warning
 from precision_operator.cli.installed import install_line, meta
 from precision_operator.cli.output import age
@@ -20,7 +20,6 @@ from precision_operator.core.rollback.drill import due
 from precision_operator.errors import Forbidden, KubeError, NotFound
 from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, INCIDENTS, PODS, POLICIES, JsonObject, Resource
 
-ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
 PROMETHEUS_RULES = Resource("monitoring.coreos.com", "v1", "prometheusrules")
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 _ADMISSION = "admissionregistration.k8s.io"
@@ -101,13 +100,10 @@ def _shipped() -> list[tuple[str, str]]:
 
 
 async def _rights(session: Session) -> AsyncIterator[Diagnosis]:
-    review: JsonObject = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
     wanted = [(verb, kind) for kind in (POLICIES, ASSIGNMENTS) for verb in ("get", "list", "watch")]
     lacks = []
     for verb, kind in (*wanted, ("patch", POLICIES), ("list", DEPLOYMENTS), ("list", PODS)):
-        asked: JsonObject = {"verb": verb, "group": kind.group, "resource": kind.plural, "namespace": session.namespace}
-        answer = await session.api.create(ACCESS_REVIEWS, "", {**review, "spec": {"resourceAttributes": asked}})
-        if not mapping(answer.get("status")).get("allowed"):
+        if not await may(session, verb, kind.group, kind.plural, namespace=session.namespace):
             lacks.append(f"{verb} {kind.plural}")
     if lacks:
         mend = session.kubectl(

@@ -14,8 +14,9 @@ from precision_operator.cli.installed import config_of, install_line, installed,
 from precision_operator.cli.output import age
 from precision_operator.cli.release import PART_OF
 from precision_operator.cli.session import Session, Target
+from precision_operator.cli.write import self_review
 from precision_operator.contract import ECHO, ECHO_NONCE
-from precision_operator.errors import Forbidden, KubeError, NotFound
+from precision_operator.errors import Forbidden, NotFound
 from precision_operator.kube.endpoints import ready_servers
 from precision_operator.kube.port import (
     ENDPOINT_SLICES,
@@ -23,13 +24,13 @@ from precision_operator.kube.port import (
     LEASES,
     PODS,
     POLICIES,
-    SELF_SUBJECT_REVIEWS,
     JsonObject,
     Resource,
 )
 from precision_operator.settings import LeaseSettings
 from precision_operator.workloads.kinds.table import KINDS
 
+ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
 SUBJECT_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews")
 SERVICES = Resource("", "v1", "services")
 _OURS = "precision.genesis.ai"
@@ -72,10 +73,11 @@ async def rights(session: Session) -> AsyncIterator[Diagnosis]:
         return
     settings = await config_of(session, found)
     account = text(found.pod_spec.get("serviceAccountName")) or "default"
+    who = f"{found.namespace}:{account}"
     for namespace in (settings.watch_namespaces if settings else ()) or (session.namespace,):
         asked = [(verb, group, kind) for group, kind, verbs in RIGHTS for verb in verbs.split()]
-        answers = await asyncio.gather(*(_may(session, found.namespace, account, namespace, *one) for one in asked))
-        lacks = [f"{verb} {kind}" for (verb, _, kind), may in zip(asked, answers, strict=True) if not may]
+        answers = await asyncio.gather(*(may(session, *one, namespace=namespace, account=who) for one in asked))
+        lacks = [f"{verb} {kind}" for (verb, _, kind), allowed in zip(asked, answers, strict=True) if not allowed]
         if lacks:
             said = f"{found.namespace}/{account} lacks {names(lacks)} in {namespace}"
             yield error("operator rights", said, await install_line(session))
@@ -83,24 +85,24 @@ async def rights(session: Session) -> AsyncIterator[Diagnosis]:
             yield ok("operator rights", f"{found.namespace}/{account} may do what it must in {namespace}")
 
 
-async def _may(session: Session, home: str, account: str, namespace: str, verb: str, group: str, kind: str) -> bool:
+async def may(session: Session, verb: str, group: str, kind: str, *, namespace: str, account: str = "") -> bool:
+    """Whether the API server allows it to this service account, ``namespace:name``; without one, to who asks."""
     resource, _, part = kind.partition("/")
-    review: JsonObject = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {
-            "user": f"system:serviceaccount:{home}:{account}",
-            "groups": ["system:serviceaccounts", f"system:serviceaccounts:{home}", "system:authenticated"],
-            "resourceAttributes": {
-                "namespace": namespace,
-                "verb": verb,
-                "group": group,
-                "resource": resource,
-                "subresource": part,
-            },
-        },
+    asked: JsonObject = {
+        "namespace": namespace,
+        "verb": verb,
+        "group": group,
+        "resource": resource,
+        "subresource": part,
     }
-    answer = await session.api.create(SUBJECT_REVIEWS, "", review)
+    spec: JsonObject = {"resourceAttributes": asked}
+    if account:
+        home, _, _ = account.partition(":")
+        spec["user"] = f"system:serviceaccount:{account}"
+        spec["groups"] = ["system:serviceaccounts", f"system:serviceaccounts:{home}", "system:authenticated"]
+    reviews, what = (SUBJECT_REVIEWS, "SubjectAccessReview") if account else (ACCESS_REVIEWS, "SelfSubjectAccessReview")
+    review: JsonObject = {"apiVersion": reviews.api_version, "kind": what, "spec": spec}
+    answer = await session.api.create(reviews, "", review)
     return bool(mapping(answer.get("status")).get("allowed"))
 
 
@@ -126,11 +128,7 @@ async def lease(session: Session) -> AsyncIterator[Diagnosis]:
 
 async def server_time(session: Session) -> float | None:
     """The API server's clock, by the review that it makes of who asks."""
-    review: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    try:
-        return parse_time(meta(await session.api.create(SELF_SUBJECT_REVIEWS, "", review), "creationTimestamp"))
-    except KubeError:
-        return None
+    return parse_time(meta(await self_review(session), "creationTimestamp"))
 
 
 async def endpoints(session: Session) -> AsyncIterator[Diagnosis]:

@@ -160,14 +160,19 @@ def denied(session: Session, target: Target, error: Forbidden, *verbs: str) -> C
     )
 
 
-async def user_of(session: Session) -> str | None:
-    """Who the API server takes us for; None where it does not say. Admission overwrites it where it stamps commands."""
+async def self_review(session: Session) -> JsonObject:
+    """What the API server says of who asks; nothing where it has no answer."""
     review: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
-        answer = await session.api.create(SELF_SUBJECT_REVIEWS, "", review)
+        return await session.api.create(SELF_SUBJECT_REVIEWS, "", review)
     except KubeError:
-        return None
-    return text(mapping(mapping(answer.get("status")).get("userInfo")).get("username")) or None
+        return {}
+
+
+async def user_of(session: Session) -> str | None:
+    """Who the API server takes us for; None where it does not say. Admission overwrites it where it stamps commands."""
+    review = await self_review(session)
+    return text(mapping(mapping(review.get("status")).get("userInfo")).get("username")) or None
 
 
 def _nothing_to_do(target: Target, *, arguments: argparse.Namespace, why: str) -> int:
