@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from precision_operator.admission.objects import GROUP, PLURALS, policies
 from precision_operator.api.drill import Drill, DrillResult
 from precision_operator.cli import examine_installation as installation
 from precision_operator.cli import examine_operator as operator_checks
@@ -45,8 +46,8 @@ def installed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     with_service(cli, "prometheus", "monitoring")
     spec = {"holderIdentity": "one", "renewTime": micro_time(time.time()), "leaseDurationSeconds": 300}
     fake.put(LEASES, {"metadata": {"name": "precision-operator", "namespace": "precision-system"}, "spec": spec})
-    for plural, name in installation._shipped():
-        fake.put(Resource("admissionregistration.k8s.io", "v1", plural), _named(name))
+    for ours in policies():
+        fake.put(Resource(GROUP, "v1", PLURALS[ours.kind]), _named(ours.name))
     alerts: Any = {"metadata": {"name": "precision", "labels": OURS}}
     fake.put(installation.PROMETHEUS_RULES, alerts)
     created = fake.create

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from precision_operator.controller.installed import Shipped
+from precision_operator.admission.objects import Shipped
 from precision_operator.errors import Forbidden, KubeError
 from precision_operator.kube.port import (
     ASSIGNMENTS,

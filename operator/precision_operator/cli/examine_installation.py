@@ -3,11 +3,9 @@
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from importlib import resources
-
-import yaml
 
 from precision_operator import __version__
+from precision_operator.admission.objects import GROUP, PLURALS, VERSIONS, policies
 from precision_operator.api.wire import mapping, text
 from precision_operator.cli.examine_operator import echo, endpoints, lease, may, rights, running, server_time
 from precision_operator.cli.findings import Diagnosis, error, ok, warning
@@ -22,10 +20,6 @@ from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, INCIDENTS, PO
 
 PROMETHEUS_RULES = Resource("monitoring.coreos.com", "v1", "prometheusrules")
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-_ADMISSION = "admissionregistration.k8s.io"
-_VALIDATING = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
-_MUTATING = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mutatingwebhookconfigurations")
-_NEEDED = ("precision-assign.", "precision-echo.", "precision-webhook.")
 _Check = Callable[[Session], AsyncIterator[Diagnosis]]
 _SKEW_SECONDS = 5.0
 
@@ -46,11 +40,11 @@ async def examine_installation(session: Session, *, everywhere: bool) -> list[Di
     return found
 
 
-async def _listed(session: Session, group: str, plural: str) -> Sequence[JsonObject]:
+async def _listed(session: Session, plural: str) -> Sequence[JsonObject]:
     """In whichever version the API server has them."""
-    for version in ("v1", "v1beta1"):
+    for version in VERSIONS:
         try:
-            return await session.api.list(Resource(group, version, plural), "")
+            return await session.api.list(Resource(GROUP, version, plural), "")
         except NotFound:
             continue
     return ()
@@ -71,32 +65,21 @@ async def _crds(session: Session) -> AsyncIterator[Diagnosis]:
 
 async def _admission(session: Session) -> AsyncIterator[Diagnosis]:
     installed = {
-        plural: {meta(body, "name") for body in await _listed(session, _ADMISSION, plural)}
-        for plural in (*_VALIDATING, *_MUTATING)
+        kind: {meta(body, "name") for body in await _listed(session, plural)} for kind, plural in PLURALS.items()
     }
-    webhook = any(name.startswith("precision-webhook.") for name in installed[_MUTATING[2]])
+    webhook = any(name.startswith("precision-webhook.") for name in installed["MutatingWebhookConfiguration"])
     names = set().union(*installed.values())
-    missing = sorted(
-        ours for plural, ours in _shipped() if ours not in installed[plural] and not (webhook and plural in _MUTATING)
-    )
+    lacking = [ours for ours in policies() if ours.name not in installed[ours.kind] and not (webhook and ours.mutates)]
+    missing = sorted(ours.name for ours in lacking)
     if not missing:
         yield ok(
             "admission", f"by {'webhook' if webhook else 'policy'}; {len(names)} objects of admission are installed"
         )
-    needed = [name for name in missing if name.startswith(_NEEDED)]
+    needed = sorted(ours.name for ours in lacking if ours.needed)
     if missing:
         made = error if needed else warning
         text_ = f"not installed: {', '.join(dict.fromkeys(needed or missing))}"
         yield made("admission", text_, await install_line(session))
-
-
-def _shipped() -> list[tuple[str, str]]:
-    """(plural, name) of each policy and binding that the chart installs."""
-    folder = resources.files("precision_operator.admission") / "shipped"
-    files = [file for file in folder.iterdir() if file.name.endswith(".yaml")]
-    bodies = [body for file in files for body in yaml.safe_load_all(file.read_text()) if body]
-    kinds = [(text(body["kind"]).lower(), text(body["metadata"]["name"])) for body in bodies]
-    return [(kind.removesuffix("y") + "ies" if kind.endswith("y") else f"{kind}s", name) for kind, name in kinds]
 
 
 async def _rights(session: Session) -> AsyncIterator[Diagnosis]:

@@ -9,6 +9,7 @@ from itertools import product
 from rich.table import Table
 from rich.text import Text
 
+from precision_operator.admission.objects import GROUP, PLURALS, VERSIONS
 from precision_operator.api.commands import RELEASE_VERB
 from precision_operator.api.state import Phase
 from precision_operator.api.wire import format_time, mapping, text
@@ -22,14 +23,6 @@ from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, INCIDENTS, PO
 PART_OF = "app.kubernetes.io/part-of=genesis-precision"
 """What the chart and manifests/base put on all that they install."""
 
-_ADMISSION_GROUP = "admissionregistration.k8s.io"
-_ADMISSION = (
-    "mutatingadmissionpolicybindings",
-    "mutatingadmissionpolicies",
-    "mutatingwebhookconfigurations",
-    "validatingadmissionpolicybindings",
-    "validatingadmissionpolicies",
-)
 _CRDS = tuple(resource.qualified for resource in (POLICIES, ASSIGNMENTS, INCIDENTS))
 
 
@@ -162,7 +155,7 @@ async def _release(session: Session, arguments: argparse.Namespace) -> int:
 async def _uninstall(session: Session, arguments: argparse.Namespace) -> int:
     targets = await session.policies(everywhere=True, installed=False)
     held = [target for target in targets if target.state.holds]
-    kinds = ",".join(f"{plural}.{_ADMISSION_GROUP}" for plural in _ADMISSION)
+    kinds = ",".join(f"{plural}.{GROUP}" for plural in PLURALS.values())
     lines = (session.everywhere("delete", kinds, "-l", PART_OF), session.everywhere("delete", "crd", *_CRDS))
     confirmed = bool(arguments.yes) and not arguments.dry_run
     running = await session.api.list(DEPLOYMENTS, "", label_selector=PART_OF) if confirmed else ()
@@ -189,8 +182,8 @@ async def _uninstall(session: Session, arguments: argparse.Namespace) -> int:
 
 async def _remove(api: KubeApi) -> None:
     """Admission first: what it enforces has no meaning without the assignments. What is gone already is passed over."""
-    for plural, version in product(_ADMISSION, ("v1", "v1beta1")):
-        resource = Resource(_ADMISSION_GROUP, version, plural)
+    for plural, version in product(PLURALS.values(), VERSIONS):
+        resource = Resource(GROUP, version, plural)
         with suppress(NotFound):  # a version that is not served
             for body in await api.list(resource, "", label_selector=PART_OF):
                 with suppress(NotFound):  # the other version has shown it already

@@ -3,15 +3,11 @@
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from importlib import resources
-from importlib.resources.abc import Traversable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 
-import yaml
-
-from precision_operator.api.wire import mapping, sequence, text
+from precision_operator.admission.objects import GROUP, PLURALS, VERSIONS, Shipped, policies, spec_of, webhooks
+from precision_operator.api.wire import mapping, sequence
 from precision_operator.core.model import Admission
 from precision_operator.errors import KubeError, NotFound
 from precision_operator.kube.port import JsonObject, KubeApi, Resource
@@ -28,21 +24,8 @@ RETRY_SECONDS = 5.0
 AT_ONCE = 4
 """Objects that are read at once: fewer than the connections that the client keeps for reads, a Lease among them."""
 
-GROUP = "admissionregistration.k8s.io"
-_PLURALS = {
-    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
-    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
-}
-_VERSIONS = ("v1", "v1beta1")
-
 _DEFAULTS: Mapping[str, object] = {"failurePolicy": "Fail", "matchPolicy": "Equivalent", "scope": "*"}
 """What the API server writes into a spec that leaves it open, beside empty values."""
-
-_NEEDED = ("precision-assign.", "precision-echo.", "precision-webhook.")
-"""Names of what gives new pods their mode, and of what proves it."""
 
 _NAMESPACES = "namespaceSelector"
 _EXCLUDING = ("NotIn", "DoesNotExist")
@@ -51,42 +34,11 @@ _ACCOUNT = re.compile(r"system:serviceaccount:[a-z0-9-]+:[a-z0-9.-]+")
 _SHIPPED_NAMESPACE = "precision-system"
 
 
-@dataclass(frozen=True, slots=True)
-class Shipped:
-    """One object of ours."""
-
-    kind: str
-    name: str
-    spec: Mapping[str, object]
-    needed: bool = True
-    """Nothing is promoted without it."""
-
-
 def shipped(mode: AdmissionMode = AdmissionMode.POLICY) -> tuple[Shipped, ...]:
-    """The objects of manifests/admission, and in webhook mode those of manifests/webhook in place of what mutates.
-
-    From the copies in this package.
-    """
-    folder = resources.files("precision_operator.admission") / "shipped"
+    """The objects of manifests/admission, and in webhook mode those of manifests/webhook in place of what mutates."""
     if mode is AdmissionMode.POLICY:
-        return tuple(_read(folder))
-    guards = (ours for ours in _read(folder) if not ours.kind.startswith("Mutating"))
-    return (*_read(folder / "webhook"), *guards)
-
-
-def _read(folder: Traversable) -> Iterator[Shipped]:
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
-    for body in (body for file in files for body in yaml.safe_load_all(file.read_text()) if body):
-        name = text(mapping(body.get("metadata")).get("name"))
-        yield Shipped(text(body.get("kind")), name, _spec(body), name.startswith(_NEEDED))
-
-
-def _spec(body: Mapping[str, object]) -> Mapping[str, object]:
-    """What is compared. Where a webhook's server stands, and who signs for it, is the installation's."""
-    if "webhooks" not in body:
-        return mapping(body.get("spec"))
-    webhooks = map(mapping, sequence(body.get("webhooks")))
-    return {"webhooks": [{k: v for k, v in webhook.items() if k != "clientConfig"} for webhook in webhooks]}
+        return policies()
+    return (*webhooks(), *(ours for ours in policies() if not ours.mutates))
 
 
 def _next_step(ours: Shipped) -> str:
@@ -142,7 +94,7 @@ class InstalledPolicies:
             return Admission(False, Reason.ADMISSION_NOT_INSTALLED, text)
         except KubeError as error:
             return Admission(None, error.reason, f"{ours.kind} {ours.name} cannot be read: {error}")
-        mine, theirs = self._normal(ours.spec), self._normal(_spec(body))
+        mine, theirs = self._normal(ours.spec), self._normal(spec_of(body))
         where = difference(mine, _without_exclusions(theirs, mine))
         if where is None:
             return None
@@ -150,13 +102,13 @@ class InstalledPolicies:
         return Admission(False, Reason.ADMISSION_DIFFERS, text)
 
     async def _read(self, ours: Shipped) -> JsonObject:
-        plural = _PLURALS[ours.kind]
-        for version in _VERSIONS[:-1]:
+        plural = PLURALS[ours.kind]
+        for version in VERSIONS[:-1]:
             try:
                 return await self._api.get(Resource(GROUP, version, plural), "", ours.name)
             except NotFound:
                 continue
-        return await self._api.get(Resource(GROUP, _VERSIONS[-1], plural), "", ours.name)
+        return await self._api.get(Resource(GROUP, VERSIONS[-1], plural), "", ours.name)
 
     def _normal(self, spec: Mapping[str, object]) -> object:
         """Without what an installation chooses: the operator's account, and its namespace."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from precision_operator.admission.objects import Shipped
 from precision_operator.controller.installed import (
     AT_ONCE,
     FRESH_SECONDS,
     RETRY_SECONDS,
     InstalledPolicies,
-    Shipped,
     difference,
     shipped,
 )

@@ -86,7 +86,7 @@ EXCEPTIONS: Mapping[str, tuple[str, ...]] = {
         "controller.echo:_judged",
         "controller.halt:_cause",
         "controller.installed:InstalledPolicies._normal",
-        "controller.installed:_read",
+        "admission.objects:_read",
         "controller.preflight:WayBack._write",
         "incidents.channels:_carried_out",
         "incidents.channels:_without",
