@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_operator.api.canary import Comparison
-from precision_operator.api.conditions import condition_of
+from precision_operator.api.conditions import if_true
 from precision_operator.api.drill import Drill
 from precision_operator.api.incident import Incident, predicted_late_seconds
 from precision_operator.api.mitigation import Mitigation
@@ -113,8 +113,8 @@ def _left_to_people(target: Target) -> bool:
     """Only a person goes on with it. A step or a rollback past its deadline is Stalled too, and goes on by itself."""
     from precision_operator.cli.wait import blocked
 
-    found = condition_of(target.status.conditions, "Stalled")
-    stalled = found.reason if found is not None and found.status == "True" else ""
+    found = if_true(target.status.conditions, "Stalled")
+    stalled = found.reason if found is not None else ""
     back = target.status.phase is Phase.ROLLING_BACK and stalled not in VERDICTS
     if target.policy.deleted or back:
         return bool(blocked(target, Phase.HELD))

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 
 from precision_operator.api.commands import Command, acknowledged, answered
-from precision_operator.api.conditions import condition_of
+from precision_operator.api.conditions import if_true
 from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase
 from precision_operator.api.wire import duration_seconds, mapping, text
@@ -128,7 +128,7 @@ def blocked(target: Target, wanted: Phase) -> str:
         return "and only observes: nothing is moved until somebody sets enforcement: Enforce"
     if wanted is Phase.HELD:
         return ""
-    stalled = condition_of(status.conditions, "Stalled")
-    if stalled is not None and stalled.status == "True":
+    stalled = if_true(status.conditions, "Stalled")
+    if stalled is not None:
         return f"which only a person ends ({stalled.reason}: {stalled.message})"
     return f"which only a person ends ({status.reason})" if status.phase in _ONLY_A_PERSON_LEAVES else ""
