@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from lab.cluster import Kubectl
-from precision_operator.controller.installed import InstalledPolicies, shipped
+from precision_operator.admission.objects import shipped
+from precision_operator.controller.installed import InstalledPolicies
 from precision_operator.core.model import Admission
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from precision_operator.admission.objects import GROUP, PLURALS, policies
+from precision_operator.admission.objects import GROUP, PLURALS, shipped
 from precision_operator.api.drill import Drill, DrillResult
 from precision_operator.cli import examine_installation as installation
 from precision_operator.cli import examine_operator as operator_checks
@@ -46,7 +46,7 @@ def installed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     with_service(cli, "prometheus", "monitoring")
     spec = {"holderIdentity": "one", "renewTime": micro_time(time.time()), "leaseDurationSeconds": 300}
     fake.put(LEASES, {"metadata": {"name": "precision-operator", "namespace": "precision-system"}, "spec": spec})
-    for ours in policies():
+    for ours in shipped():
         fake.put(Resource(GROUP, "v1", PLURALS[ours.kind]), _named(ours.name))
     alerts: Any = {"metadata": {"name": "precision", "labels": OURS}}
     fake.put(installation.PROMETHEUS_RULES, alerts)

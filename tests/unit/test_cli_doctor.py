@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from precision_operator.admission.objects import GROUP, PLURALS, shipped
 from precision_operator.api.drill import DrillResult
 from precision_operator.api.state import Phase
 from precision_operator.cli import examine_installation as installation
@@ -107,6 +108,18 @@ def test_what_is_missing_is_an_error_with_the_command_that_mends_it(
     sound.fake.objects = {k: b for k, b in sound.fake.objects.items() if (k[0], k[2]) != (plural, name)}
     found = amiss(sound, code=1)[check]
     assert (found["level"], mend in found["mend"]) == ("error", True)
+
+
+def test_with_the_webhook_its_own_objects_are_looked_for_and_no_policies_that_mutate(sound: Cli) -> None:
+    objects = {key: body for key, body in sound.fake.objects.items() if not key[0].startswith("mutating")}
+    sound.fake.objects = objects
+    for ours in shipped(webhook=True):
+        sound.fake.put(Resource(GROUP, "v1", PLURALS[ours.kind]), {"metadata": {"name": ours.name, "namespace": ""}})
+    assert "admission" not in amiss(sound, code=0)
+    fence = "precision-fence-webhooks.precision.genesis.ai"
+    sound.fake.objects = {key: body for key, body in sound.fake.objects.items() if key[2] != fence}
+    found = amiss(sound, code=0)["admission"]
+    assert (found["level"], found["message"]) == ("warning", f"not installed: {fence}")
 
 
 def _renamed_lease(cli: Cli) -> None:

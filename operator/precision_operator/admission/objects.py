@@ -41,14 +41,12 @@ class Shipped:
         return self.kind.startswith("Mutating")
 
 
-def policies() -> tuple[Shipped, ...]:
-    """Those of manifests/admission."""
-    return tuple(_read(_FOLDER))
-
-
-def webhooks() -> tuple[Shipped, ...]:
-    """Those of manifests/webhook."""
-    return tuple(_read(_FOLDER / "webhook"))
+def shipped(*, webhook: bool = False) -> tuple[Shipped, ...]:
+    """Those of manifests/admission; with the ``webhook``, those of manifests/webhook in place of what mutates."""
+    policies = tuple(_read(_FOLDER))
+    if not webhook:
+        return policies
+    return (*_read(_FOLDER / "webhook"), *(ours for ours in policies if not ours.mutates))
 
 
 def _read(folder: Traversable) -> Iterator[Shipped]:

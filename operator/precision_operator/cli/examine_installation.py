@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 from precision_operator import __version__
-from precision_operator.admission.objects import GROUP, PLURALS, VERSIONS, policies
+from precision_operator.admission.objects import GROUP, PLURALS, VERSIONS, shipped
 from precision_operator.api.wire import mapping, text
 from precision_operator.cli.examine_operator import echo, endpoints, lease, may, rights, running, server_time
 from precision_operator.cli.findings import Diagnosis, error, ok, warning
@@ -69,7 +69,7 @@ async def _admission(session: Session) -> AsyncIterator[Diagnosis]:
     }
     webhook = any(name.startswith("precision-webhook.") for name in installed["MutatingWebhookConfiguration"])
     names = set().union(*installed.values())
-    lacking = [ours for ours in policies() if ours.name not in installed[ours.kind] and not (webhook and ours.mutates)]
+    lacking = [ours for ours in shipped(webhook=webhook) if ours.name not in installed[ours.kind]]
     missing = sorted(ours.name for ours in lacking)
     if not missing:
         yield ok(

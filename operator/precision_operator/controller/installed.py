@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
-from precision_operator.admission.objects import GROUP, PLURALS, VERSIONS, Shipped, policies, spec_of, webhooks
+from precision_operator.admission.objects import GROUP, PLURALS, VERSIONS, Shipped, shipped, spec_of
 from precision_operator.api.wire import mapping, sequence
 from precision_operator.core.model import Admission
 from precision_operator.errors import KubeError, NotFound
@@ -34,13 +34,6 @@ _ACCOUNT = re.compile(r"system:serviceaccount:[a-z0-9-]+:[a-z0-9.-]+")
 _SHIPPED_NAMESPACE = "precision-system"
 
 
-def shipped(mode: AdmissionMode = AdmissionMode.POLICY) -> tuple[Shipped, ...]:
-    """The objects of manifests/admission, and in webhook mode those of manifests/webhook in place of what mutates."""
-    if mode is AdmissionMode.POLICY:
-        return policies()
-    return (*webhooks(), *(ours for ours in policies() if not ours.mutates))
-
-
 def _next_step(ours: Shipped) -> str:
     folder = "manifests/webhook" if "webhook" in ours.name else "manifests/admission"
     return f"upgrade the chart, or apply {folder}"
@@ -62,7 +55,7 @@ class InstalledPolicies:
         self._api = api
         self._clock = clock
         self._namespace = namespace
-        self._ours = tuple(ours) if ours is not None else shipped(mode)
+        self._ours = tuple(ours) if ours is not None else shipped(webhook=mode is AdmissionMode.WEBHOOK)
         self._known: Admission | None = None
         self._until = -FRESH_SECONDS
         self._comparing = asyncio.Lock()

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from precision_operator.admission.objects import Shipped
+from precision_operator.admission.objects import Shipped, shipped
 from precision_operator.controller.installed import (
     AT_ONCE,
     FRESH_SECONDS,
     RETRY_SECONDS,
     InstalledPolicies,
     difference,
-    shipped,
 )
 from precision_operator.core.model import Admission
 from precision_operator.errors import Forbidden
@@ -59,7 +58,7 @@ def test_the_package_brings_the_manifests_along() -> None:
 
 
 def test_in_webhook_mode_its_configuration_stands_in_place_of_what_mutates() -> None:
-    webhook = shipped(AdmissionMode.WEBHOOK)
+    webhook = shipped(webhook=True)
     assert [(ours.kind, ours.name) for ours in webhook if ours.needed] == [
         ("MutatingWebhookConfiguration", "precision-webhook.precision.genesis.ai")
     ]
@@ -67,7 +66,7 @@ def test_in_webhook_mode_its_configuration_stands_in_place_of_what_mutates() -> 
     assert not [ours for ours in webhook if ours.kind.startswith("MutatingAdmission")]
 
 
-CONFIGURATION = next(o for o in shipped(AdmissionMode.WEBHOOK) if o.needed)
+CONFIGURATION = next(o for o in shipped(webhook=True) if o.needed)
 
 
 def stored_configuration() -> dict[str, Any]:
