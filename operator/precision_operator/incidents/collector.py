@@ -63,18 +63,10 @@ class EvidenceCollector:
     async def gather(self, report: Report, seen: RecordedPass, *, now: float) -> tuple[Evidence, ...]:
         """The signals around the breach, and a day of the run infos. Never raises. Waits for a circuit that is open."""
         policy, plan = seen.policy, plan_of(seen.policy)
-        queries = queries_of(
-            plan.queries,
-            self._catalogue,
-            namespace=policy.namespace,
-            window_seconds=plan.window_seconds,
-            min_steps=plan.min_steps,
-            raw=plan.raw,
-        )
         incident = seen.decision.state.incident
         wanted = questions(
             namespace=policy.namespace,
-            queries=queries,
+            queries=queries_of(plan, self._catalogue),
             window_seconds=plan.window_seconds,
             detected_at=incident.detected_at if incident is not None else report.decided_at,
             now=now,

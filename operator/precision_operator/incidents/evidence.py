@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -18,9 +19,9 @@ from precision_operator.incidents.cost import ORIGIN, STEP
 from precision_operator.incidents.report import DATA_CHARACTERS, Evidence, stamp
 from precision_operator.incidents.slowness import of_pods
 from precision_operator.replay.codec import RecordingError, unpacked
+from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import Series
-from precision_operator.signals.promql import written
-from precision_operator.signals.queries import BUILT_IN, render
+from precision_operator.signals.queries import render
 
 AROUND_SECONDS = 1800.0
 """How far before the breach was detected the signals are kept."""
@@ -150,27 +151,12 @@ def questions(
     ]
 
 
-def queries_of(
-    wanted: Sequence[tuple[str, str]],
-    catalogue: Mapping[str, str],
-    *,
-    namespace: str,
-    window_seconds: float,
-    min_steps: int,
-    raw: Sequence[tuple[str, str]] = (),
-) -> dict[str, str]:
-    """PromQL by signal name, as the evaluator asks it; what cannot be rendered is left out: a condition names it."""
+def queries_of(plan: EvaluationPlan, catalogue: Mapping[str, str]) -> dict[str, str]:
+    """PromQL by signal name, as the evaluator asks it; what cannot be asked is left out: a condition names it."""
     found: dict[str, str] = {}
-    own = dict(raw)
-    for signal, name in wanted:
-        template = catalogue.get(name) or BUILT_IN.get(name or signal)
-        try:
-            if signal in own:
-                found[signal] = written(own[signal], namespace, window_seconds, min_steps)
-            elif template is not None:
-                found[signal] = render(template, namespace, window_seconds, min_steps)
-        except QueryInvalid:
-            continue
+    for signal, _ in plan.queries:
+        with suppress(QueryInvalid, KeyError):
+            found[signal] = plan.promql(signal, catalogue)
     return found
 
 

@@ -12,9 +12,9 @@ from precision_operator.core.model import Evaluation
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.reasons import Cause
 from precision_operator.signals.grouping import group, split
+from precision_operator.signals.plan import plan_of
 from precision_operator.signals.port import Labels, MetricHistory, Sample
-from precision_operator.signals.promql import written
-from precision_operator.signals.queries import ACK, BUILT_IN, STEPS, render
+from precision_operator.signals.queries import ACK, STEPS
 
 CHUNK_POINTS = 2000
 """Points of one series in one answer; Prometheus refuses more than 11,000."""
@@ -43,22 +43,8 @@ def queries_for(policy: Policy, catalogue: Mapping[str, str]) -> dict[str, str]:
         QueryInvalid: a query cannot be rendered.
         KeyError: the policy names a query that is not in the catalogue.
     """
-    rules = policy.spec.evaluation
-    templates = {ACK: BUILT_IN[ACK], STEPS: BUILT_IN[STEPS]}
-    for criterion in policy.spec.criteria:
-        if criterion.enabled:
-            name = criterion.query
-            found = catalogue.get(name) or BUILT_IN.get(name or criterion.signal.value)
-            if found is None:
-                raise KeyError(name)
-            templates[criterion.signal.value] = found
-    asked = {
-        name: render(template, policy.namespace, rules.window_seconds, rules.min_steps)
-        for name, template in templates.items()
-    }
-    raw = {c.signal.value: c.promql for c in policy.spec.criteria if c.enabled and c.promql}
-    own = {name: written(q, policy.namespace, rules.window_seconds, rules.min_steps) for name, q in raw.items()}
-    return {**asked, **own}
+    plan = plan_of(policy)
+    return {name: plan.promql(name, catalogue) for name in (ACK, STEPS, *(signal for signal, _ in plan.queries))}
 
 
 async def readings(source: MetricHistory, queries: Mapping[str, str], span: Span) -> AsyncIterator[Evaluation]:

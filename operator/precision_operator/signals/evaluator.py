@@ -183,20 +183,14 @@ class Evaluator:
         signal: the others' answers count.
         """
         began = self._clock.monotonic()
-        wanted = dict.fromkeys((*ALWAYS_ASKED, *plan.besides, *(signal for signal, _ in plan.queries)), "")
-        wanted.update({signal: name for signal, name in plan.queries if name})
         requests: dict[str, _Request] = {}
         errors: dict[str, Cause] = {}
-        problem, raw = self.problem(plan), dict(plan.raw)
-        for signal, name in wanted.items():
+        problem = self.problem(plan)
+        for signal in dict.fromkeys((*ALWAYS_ASKED, *plan.besides, *(signal for signal, _ in plan.queries))):
             try:
                 if problem is not None:
                     raise QueryInvalid(problem.message)
-                if signal in raw:
-                    query = written(raw[signal], plan.namespace, plan.window_seconds, plan.min_steps)
-                else:
-                    template = self._catalogue[name] if name in self._catalogue else BUILT_IN[name or signal]
-                    query = render(template, plan.namespace, plan.window_seconds, plan.min_steps)
+                query = plan.promql(signal, self._catalogue)
             except QueryInvalid as error:
                 errors[signal] = Cause(problem.reason if problem else error.reason, str(error))
             else:

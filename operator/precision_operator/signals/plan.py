@@ -1,8 +1,11 @@
 """What a policy's criteria ask of Prometheus."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from precision_operator.api.policy import Policy
+from precision_operator.signals.promql import written
+from precision_operator.signals.queries import BUILT_IN, render
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,19 @@ class EvaluationPlan:
 
     work: bool = field(default=False, compare=False)
     """Whether it is asked too, once in a while, what the work so far would have taken in FP32."""
+
+    def promql(self, signal: str, catalogue: Mapping[str, str]) -> str:
+        """What is asked for a signal, or by the name of a built-in query.
+
+        Raises:
+            QueryInvalid: it cannot be rendered.
+            KeyError: it names a query that is not in the admin's ``catalogue``.
+        """
+        own, name = dict(self.raw).get(signal), dict(self.queries).get(signal, "")
+        if own is not None:
+            return written(own, self.namespace, self.window_seconds, self.min_steps)
+        template = catalogue[name] if name in catalogue else BUILT_IN[name or signal]
+        return render(template, self.namespace, self.window_seconds, self.min_steps)
 
 
 def plan_of(policy: Policy, *, besides: tuple[str, ...] = (), work: bool = False) -> EvaluationPlan:
