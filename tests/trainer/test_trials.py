@@ -66,6 +66,15 @@ def test_what_is_known_of_a_mode_stays_while_others_are_tried(tmp_path: Path) ->
     assert _notes(tmp_path).deaths(BF16, 7) == 2
 
 
+def test_a_compilation_that_is_survived_says_nothing_of_the_first_step(tmp_path: Path) -> None:
+    for died in range(3):
+        notes = _notes(tmp_path)
+        assert notes.deaths(BF16, 7) == died
+        notes.begin(BF16, 7, compiles=True)
+        notes.end()
+        notes.begin(BF16, 7)
+
+
 def test_a_process_that_is_asked_to_stop_in_a_trial_does_not_count(tmp_path: Path) -> None:
     notes = _notes(tmp_path)
     notes.begin(BF16, 7)
@@ -101,7 +110,17 @@ def test_what_earlier_processes_left_stays_where_nothing_was_tried(tmp_path: Pat
     assert _notes(tmp_path).deaths(BF16, 7) == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"mode":1,"generation":7,"deaths":2}', '{"mode":"bf16"'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"mode":1,"generation":7,"deaths":2}',
+        '{"mode":"bf16"',
+        '{"bf16":{"generation":7,"settings":"","deaths":"2"}}',
+    ],
+)
 def test_a_note_that_is_none_is_said_and_counts_as_nothing(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,12 +137,20 @@ def test_a_volume_that_refuses_is_said_and_stops_nothing(tmp_path: Path, capsys:
     assert json.loads(capsys.readouterr().out)["event"] == "trial_not_noted"
 
 
-@pytest.mark.parametrize("where", ["the forward pass", "the optimizer's step"])
-@pytest.mark.parametrize("asked", ["at the start", "while training"])
+@pytest.mark.parametrize(
+    ("asked", "where", "options"),
+    [
+        ("at the start", "the forward pass", []),
+        ("at the start", "the optimizer's step", []),
+        ("at the start", "the optimizer's step", ["--compile", "eager"]),
+        ("while training", "the forward pass", []),
+        ("while training", "the optimizer's step", []),
+    ],
+)
 def test_a_mode_that_kills_its_process_is_refused_at_the_third_start_and_training_goes_on(
-    start: Start, asked: str, where: str
+    start: Start, asked: str, where: str, options: list[str]
 ) -> None:
-    command, env = COMMAND, ENV | {"TEST_DIES_IN": where}
+    command, env = [*COMMAND, *options], ENV | {"TEST_DIES_IN": where}
     first = start([*command, "--steps", "100000"], env)
     if asked == "while training":
         first.until_training()
@@ -156,3 +183,13 @@ def test_a_mode_that_kills_its_process_while_it_is_compiled_is_left_out_at_the_t
     assert "bf16: 2 processes in a row ended when it was tried, so it is not compiled" in left_out["message"]
     assert len(last.events("request_refused")) == (asked == "bf16")
     assert last.events("complete")
+
+
+def test_a_process_that_is_asked_to_stop_while_it_compiles_does_not_count(start: Start) -> None:
+    run = start([*COMMAND, "--compile", "eager", "--steps", "8"], ENV | {"TEST_DIES_IN": "nothing, it waits"})
+    run.request.write_text('{"generation":7,"mode":"bf16"}')
+    note = run.request.with_name("checkpoints") / "trial.json"
+    run.until(note.exists)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(60) == 143
+    assert not note.exists()

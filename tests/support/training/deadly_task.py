@@ -1,12 +1,14 @@
 """A task that kills its process in BF16, as the kernel does where memory is short: nothing can be caught.
 
-TEST_DIES_IN says where: ``the forward pass``, or ``the optimizer's step`` after it, which takes memory for its state.
+TEST_DIES_IN says where: ``the forward pass``, or ``the optimizer's step`` after it, which takes memory for its state. With
+``nothing, it waits`` its forward pass takes minutes.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 
 import torch
@@ -28,6 +30,8 @@ class Deadly(torch.nn.Module):
         self.low = out.dtype is torch.bfloat16
         if self.low and os.environ["TEST_DIES_IN"] == "the forward pass":
             _die()
+        if self.low and os.environ["TEST_DIES_IN"] == "nothing, it waits":
+            time.sleep(300)
         return out
 
 

@@ -34,7 +34,7 @@ class StopFlag:
         self.at_early_exit: Callable[[], None] | None = None
         """Called, for a moment at most, before a signal ends the process at once."""
         self.at_stop: Callable[[], None] | None = None
-        """Called once training has begun and a signal came; in another thread, and quickly."""
+        """Called where a signal came, in another thread, and quickly; before :attr:`at_early_exit`."""
         self.name: str | None = None
         """The signal's name, once one came."""
 
@@ -72,9 +72,10 @@ class StopFlag:
             self._event.set()
             if not self._training:
                 self._log.event("stopping", step=None, signal=name, message="before training began; nothing to save")
-                if self.at_early_exit is not None:
-                    # A volume that does not answer must not keep the process.
-                    briefly(self.at_early_exit, "early exit", _EARLY_EXIT_SECONDS)
+                for leave in (self.at_stop, self.at_early_exit):
+                    if leave is not None:
+                        # A volume that does not answer must not keep the process.
+                        briefly(leave, "early exit", _EARLY_EXIT_SECONDS)
                 os._exit(EXIT_STOPPED)
         if self.at_stop is not None:
             self.at_stop()

@@ -172,8 +172,9 @@ class Session:
         self.trainer.modes.trial_watch = self._notes
         if given_up:
             reason = (
-                f"{deaths} processes in a row ended in their first step in it (memory, a kernel that faults); it is tried "
-                "again under another request or other settings, or once trial.json is gone from the checkpoint directory"
+                f"{deaths} processes in a row ended in it, in its first step or while it was compiled (memory, a kernel "
+                "that faults); it is tried again under another request or other settings, or once trial.json is gone "
+                "from the checkpoint directory"
             )
             self.trainer.modes.tell_refused(decided.mode, decided.request, reason)
         if rank == 0:

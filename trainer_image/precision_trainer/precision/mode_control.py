@@ -19,7 +19,7 @@ from .preflight import Trial
 class TrialWatch(Protocol):
     """Told, on rank 0, of the first step in a mode, and of its compilation."""
 
-    def begin(self, mode: PrecisionMode, generation: int) -> None:
+    def begin(self, mode: PrecisionMode, generation: int, *, compiles: bool = False) -> None:
         """It comes next, asked for by the request of ``generation``, or by none (0); told before each micro-batch of it."""
 
     def end(self) -> None:
@@ -92,7 +92,7 @@ class ModeControl:
 
         def begins(mode: PrecisionMode) -> None:
             if self.trial_watch is not None and mode is not PrecisionMode.FP32:
-                self.trial_watch.begin(mode, self.newest)
+                self.trial_watch.begin(mode, self.newest, compiles=True)
 
         try:
             yield begins

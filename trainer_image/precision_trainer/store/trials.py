@@ -28,13 +28,17 @@ _CLOSE_SECONDS = 5.0
 
 
 class _Note(NamedTuple):
-    """What is on the volume of one mode."""
+    """What is on the volume of one trial: of a mode's first step, or of its compilation, which each count by themselves."""
 
     generation: int
     """Of the request; 0 if none asked."""
     settings: str
     """A digest of the job's."""
     deaths: int
+
+
+def _name(mode: PrecisionMode, compiles: bool) -> str:
+    return f"{mode.wire} compiled" if compiles else mode.wire
 
 
 class TrialNotes:
@@ -51,23 +55,26 @@ class TrialNotes:
         self._notes = self._read()
         self._lock = threading.Lock()
         self._job: Future[None] | None = None
-        self._trying: tuple[PrecisionMode, int] | None = None
-        """Mode and generation that are noted now."""
+        self._trying: tuple[str, int] | None = None
+        """The trial that is noted now, and its generation."""
         self._stopped = False
 
     def deaths(self, mode: PrecisionMode, generation: int) -> int:
         """How many processes in a row ended where ``mode`` was tried, under this request and these settings."""
-        note = self._notes.get(mode.wire)
-        return note.deaths if note is not None and note[:2] == (generation, self._settings) else 0
+        return max(self._counted(_name(mode, compiles), generation) for compiles in (False, True))
 
-    def begin(self, mode: PrecisionMode, generation: int) -> None:
-        """``mode`` is tried next, under the request of ``generation``; may be repeated while it is."""
-        if self._stopped or self._trying == (mode, generation):
+    def begin(self, mode: PrecisionMode, generation: int, *, compiles: bool = False) -> None:
+        """``mode`` is tried next, under the request of ``generation``; may be repeated while it is.
+
+        ``compiles``: the model is compiled for it; else its first step comes.
+        """
+        name = _name(mode, compiles)
+        if self._stopped or self._trying == (name, generation):
             return
         self._forget()
         with self._lock:
-            self._notes[mode.wire] = _Note(generation, self._settings, self.deaths(mode, generation) + 1)
-            self._trying = mode, generation
+            self._notes[name] = _Note(generation, self._settings, self._counted(name, generation) + 1)
+            self._trying = name, generation
         self._do()
 
     def end(self) -> None:
@@ -85,10 +92,14 @@ class TrialNotes:
         if self._job is not None:
             wait([self._job], _CLOSE_SECONDS)
 
+    def _counted(self, name: str, generation: int) -> int:
+        note = self._notes.get(name)
+        return note.deaths if note is not None and note[:2] == (generation, self._settings) else 0
+
     def _forget(self) -> bool:
         with self._lock:
             trying, self._trying = self._trying, None
-            return trying is not None and self._notes.pop(trying[0].wire, None) is not None
+            return trying is not None and self._notes.pop(trying[0], None) is not None
 
     def _do(self) -> None:
         """Write the notes as they are now, after what is being written, whatever the volume takes for each."""
