@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import yaml
 import precision_operator
 from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase
-from precision_operator.cli import MODULES, main
+from precision_operator.cli import MODULES, main, parser
 from precision_operator.cli.output import write_document
 from precision_operator.errors import Forbidden, KubeError, NotFound, Unavailable
 from precision_operator.kube.port import EVENTS, POLICIES, JsonObject, Resource
@@ -149,6 +152,20 @@ def printed_by(code: str, **environment: str) -> str:
         check=True,
     )
     return done.stdout.strip()
+
+
+def _leaves(found: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    nested = [action.choices for action in found._actions if isinstance(action, argparse._SubParsersAction)]
+    for verbs in nested:
+        for verb in verbs.values():
+            yield from _leaves(verb)
+    if not nested:
+        yield found
+
+
+def test_only_what_needs_no_cluster_runs_without_a_connection() -> None:
+    alone = {leaf.prog.split()[-1] for leaf in _leaves(parser()) if not iscoroutinefunction(leaf.get_default("run"))}
+    assert alone == {"replay", "backtest", "lint", "__complete"}
 
 
 def test_every_module_registers_a_verb_with_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,6 @@ async def find(session: Session, name: str) -> JsonObject:
     Raises:
         CommandRefused: there is none; the message names those that are there.
     """
-
     try:
         return await session.api.get(INCIDENTS, session.namespace, name)
     except NotFound:
@@ -61,7 +60,6 @@ async def find(session: Session, name: str) -> JsonObject:
 
 
 async def _list(session: Session, arguments: argparse.Namespace) -> int:
-
     found = await session.api.list(INCIDENTS, session.namespace)
     wanted = listed([b for b in found if arguments.policy in (None, mapping(b.get("report")).get("policy"))])
     if arguments.output == "json":
@@ -137,7 +135,6 @@ async def _export(session: Session, arguments: argparse.Namespace) -> int:
 
 async def _export_events(session: Session, body: JsonObject, path: Path) -> str:
     """Write the Events that are still there; why there are none, where this person may not read them."""
-
     try:
         events = await session.api.list(EVENTS, session.namespace)
     except Forbidden as error:

@@ -14,7 +14,7 @@ from precision_operator.api.commands import RELEASE_VERB
 from precision_operator.api.state import Phase
 from precision_operator.api.wire import format_time, mapping, text
 from precision_operator.cli.flags import Commands
-from precision_operator.cli.output import age, console, said, write_json
+from precision_operator.cli.output import age, console, said, table, write_json
 from precision_operator.cli.session import CommandRefused, Session, Target
 from precision_operator.cli.write import denied, dry_run_flag
 from precision_operator.errors import Forbidden, NotFound
@@ -67,18 +67,18 @@ async def _holds(session: Session, arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         write_json([_json(session, target) for target in held])
     elif held:
-        console().print(_table(session, held))
+        console().print(_of_held(session, held))
     else:
         console().print(f"nothing is held in {'any namespace' if everywhere else f'namespace {session.namespace}'}")
     return 1 if held and arguments.exit_code else 0
 
 
-def _table(session: Session, held: Sequence[Target]) -> Table:
-    table = Table("policy", "held", "why", "for", "ends by", box=None, pad_edge=False)
+def _of_held(session: Session, held: Sequence[Target]) -> Table:
+    found = table("policy", "held", "why", "for", "ends by")
     for target in held:
         for workload, reason, since in _rows(target):
-            table.add_row(said(target.where), said(workload), said(reason), age(since), Text(_end(session, target)))
-    return table
+            found.add_row(said(target.where), said(workload), said(reason), age(since), Text(_end(session, target)))
+    return found
 
 
 def _whole(target: Target) -> bool:
@@ -171,7 +171,7 @@ async def _uninstall(session: Session, arguments: argparse.Namespace) -> int:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
     else:
         out, what = console(), f"admission, the CRDs, policies ({len(targets)}), incidents"
-        out.print(_table(session, held) if held else "nothing is held in any namespace")
+        out.print(_of_held(session, held) if held else "nothing is held in any namespace")
         out.print(f"removing: {what}" if confirmed else f"would be removed: {what}; to do it, add --yes")
     if confirmed:
         await _remove(session.api)

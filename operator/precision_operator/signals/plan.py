@@ -38,7 +38,7 @@ class EvaluationPlan:
         own, name = dict(self.raw).get(signal), dict(self.queries).get(signal, "")
         if own is not None:
             return written(own, self.namespace, self.window_seconds, self.min_steps)
-        template = catalogue[name] if name in catalogue else BUILT_IN[name or signal]
+        template = catalogue[name] if name and name in catalogue else BUILT_IN[name or signal]
         return render(template, self.namespace, self.window_seconds, self.min_steps)
 
 

@@ -78,6 +78,7 @@ EXCEPTIONS: Mapping[str, tuple[str, ...]] = {
         "selftest:injected",
     ),
     OURS: (
+        "admission.objects:_read",
         "api.commands:Prerequisite.annotation",
         "api.policy:deleted_policy",
         "api.state:_as_object",
@@ -86,7 +87,6 @@ EXCEPTIONS: Mapping[str, tuple[str, ...]] = {
         "controller.echo:_judged",
         "controller.halt:_cause",
         "controller.installed:InstalledPolicies._normal",
-        "admission.objects:_read",
         "controller.preflight:WayBack._write",
         "incidents.channels:_carried_out",
         "incidents.channels:_without",

@@ -11,12 +11,12 @@ import pytest
 from kubernetes.aio.client import Configuration
 
 from precision_operator.errors import KubeError, TooManyRequests, Unavailable
-from precision_operator.kube.client import KubeClient
+from precision_operator.kube.client import KubeClient, RequestHook
 from precision_operator.kube.port import PODS
 
 
 @asynccontextmanager
-async def _answering(raw: bytes) -> AsyncIterator[KubeClient]:
+async def _answering(raw: bytes, on_request: RequestHook = lambda *_: None) -> AsyncIterator[KubeClient]:
     """A client of a server that gives every request the same raw answer, or none."""
     writers: list[asyncio.StreamWriter] = []
 
@@ -29,7 +29,7 @@ async def _answering(raw: bytes) -> AsyncIterator[KubeClient]:
             writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    client = _client(server.sockets[0].getsockname()[1])
+    client = _client(server.sockets[0].getsockname()[1], on_request)
     yield client
     await client.close()
     server.close()
@@ -38,8 +38,9 @@ async def _answering(raw: bytes) -> AsyncIterator[KubeClient]:
         await writer.wait_closed()
 
 
-def _client(port: int) -> KubeClient:
-    return KubeClient(Configuration(host=f"http://127.0.0.1:{port}"), timeout_seconds=0.5)
+def _client(port: int, on_request: RequestHook = lambda *_: None) -> KubeClient:
+    host = Configuration(host=f"http://127.0.0.1:{port}")
+    return KubeClient(host, timeout_seconds=0.5, on_request=on_request)
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,12 @@ async def test_nobody_there_is_unavailable() -> None:
             await client.get(PODS, "n", "p")
     finally:
         await client.close()
+
+
+async def test_a_log_that_breaks_off_is_counted_as_every_request_is() -> None:
+    counted: list[tuple[str, str, str]] = []
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\nConnection: close\r\n\r\n{"
+    async with _answering(raw, lambda *request: counted.append(request)) as client:
+        with pytest.raises(Unavailable):
+            await client.log("n", "p", "trainer", since="2026-01-01T00:00:00Z")
+    assert counted == [("get", "pods/log", "Unavailable")]
