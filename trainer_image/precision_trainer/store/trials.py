@@ -69,17 +69,19 @@ class TrialNotes:
         ``compiles``: the model is compiled for it; else its first step comes.
         """
         name = _name(mode, compiles)
-        if self._stopped or self._trying == (name, generation):
-            return
-        self._forget()
-        with self._lock:
+        with self._lock:  # a stop that comes meanwhile takes the note away
+            if self._stopped or self._trying == (name, generation):
+                return
+            self._forget()
             self._notes[name] = _Note(generation, self._settings, self._counted(name, generation) + 1)
             self._trying = name, generation
         self._do()
 
     def end(self) -> None:
         """It is over, well or not."""
-        if self._forget():
+        with self._lock:
+            forgotten = self._forget()
+        if forgotten:
             self._do()
 
     def stop(self) -> None:
@@ -97,9 +99,9 @@ class TrialNotes:
         return note.deaths if note is not None and note[:2] == (generation, self._settings) else 0
 
     def _forget(self) -> bool:
-        with self._lock:
-            trying, self._trying = self._trying, None
-            return trying is not None and self._notes.pop(trying[0], None) is not None
+        """Whether a trial was noted, which is over. With the lock held."""
+        trying, self._trying = self._trying, None
+        return trying is not None and self._notes.pop(trying[0], None) is not None
 
     def _do(self) -> None:
         """Write the notes as they are now, after what is being written, whatever the volume takes for each."""
