@@ -70,16 +70,14 @@ async def _admission(session: Session) -> AsyncIterator[Diagnosis]:
     webhook = any(name.startswith("precision-webhook.") for name in installed["MutatingWebhookConfiguration"])
     names = set().union(*installed.values())
     lacking = [ours for ours in shipped(webhook=webhook) if ours.name not in installed[ours.kind]]
-    missing = sorted(ours.name for ours in lacking)
-    if not missing:
-        yield ok(
-            "admission", f"by {'webhook' if webhook else 'policy'}; {len(names)} objects of admission are installed"
-        )
-    needed = sorted(ours.name for ours in lacking if ours.needed)
-    if missing:
-        made = error if needed else warning
-        text_ = f"not installed: {', '.join(dict.fromkeys(needed or missing))}"
-        yield made("admission", text_, await install_line(session))
+    if not lacking:
+        how = "webhook" if webhook else "policy"
+        yield ok("admission", f"by {how}; {len(names)} objects of admission are installed")
+        return
+    needed = [ours for ours in lacking if ours.needed]
+    made = error if needed else warning
+    missing = sorted({ours.name for ours in needed or lacking})
+    yield made("admission", f"not installed: {', '.join(missing)}", await install_line(session))
 
 
 async def _rights(session: Session) -> AsyncIterator[Diagnosis]:
