@@ -283,7 +283,7 @@ class App:
         for resource in WATCHED:
             self._watchdog.expect(resource.plural, WATCH_SILENCE_SECONDS)
         self._watchdog.expect("queue", QUEUE_SILENCE_SECONDS)
-        registry = build_registry(self._sink, self._settings)
+        registry = build_registry(self._sink)
         led_work = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:

@@ -46,9 +46,7 @@ class World(InventorySink):
 async def watching(access: Access, settings: Settings) -> AsyncIterator[World]:
     """The watches as the operator runs them, with a full inventory."""
     world, stop = World(settings.watch_namespaces), asyncio.Event()
-    kopf = asyncio.create_task(
-        run_kopf(build_registry(world, settings), settings, access=access, stop_flag=stop), name="kopf"
-    )
+    kopf = asyncio.create_task(run_kopf(build_registry(world), settings, access=access, stop_flag=stop), name="kopf")
     ready = asyncio.create_task(world.until(lambda: world.inventory.ready))
     await asyncio.wait({kopf, ready}, return_when=asyncio.FIRST_COMPLETED)
     if kopf.done():

@@ -27,7 +27,7 @@ TLS_CLOSE_SECONDS = 0.25
 """aiohttp ends its TLS connections only some turns of the loop after its session was closed."""
 
 
-def build_registry(sink: Sink, settings: Settings) -> Watches:
+def build_registry(sink: Sink) -> Watches:
     """What kopf watches, on a registry of its own. The sink is called in the loop that runs now."""
     registry = Watches(sink, asyncio.get_running_loop())
     for resource in WATCHED:

@@ -64,7 +64,7 @@ def test_one_module_uses_what_kopf_does_not_publish() -> None:
 
 
 async def test_the_registry_only_listens() -> None:
-    registry = build_registry(Notes(), Settings())
+    registry = build_registry(Notes())
     assert len(registry._watching.get_all_handlers()) == len(WATCHED)
     for nothing in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
         assert list(nothing.get_all_handlers()) == []
@@ -98,7 +98,7 @@ async def watched(
     settings.watching.reconnect_backoff = 0
     monkeypatch.setattr(watching, "infinite_watch", watching.infinite_watch)
     monkeypatch.setattr(streams, "_original", stream(*items))
-    end = streams.listen(settings, build_registry(notes, Settings()))
+    end = streams.listen(settings, build_registry(notes))
     resource = references.Resource(group="", version="v1", plural=plural, namespaced=True)
     left = [item async for item in watching.infinite_watch(settings=settings, resource=resource, namespace=None)]
     end()
@@ -181,7 +181,7 @@ async def test_a_sink_that_fails_is_logged_and_the_next_news_arrive(caplog: pyte
             raise ValueError("boom")
 
     notes = Failing()
-    registry = build_registry(notes, Settings())
+    registry = build_registry(notes)
     registry.event("pods", body("a"), deleted=False)
     registry.alive("pods")
     await asyncio.sleep(0)
@@ -195,7 +195,7 @@ async def test_news_of_another_thread_arrives_whole_and_in_order_without_stoppin
             self.said.append(body["uid"])
 
     notes = Uids()
-    registry = build_registry(notes, Settings())
+    registry = build_registry(notes)
 
     def send() -> None:
         for number in range(3000):
