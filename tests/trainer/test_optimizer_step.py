@@ -6,10 +6,9 @@ import contextlib
 import functools
 import importlib
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -21,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from precision_trainer.step import optimizer as module
 from precision_trainer.step.optimizer import take_step
+from tests.support.training.calls import called
 
 RECORD = "Optimizer.step#AdamW.step"
 Listener = Callable[[Optimizer, list[str], pytest.MonkeyPatch], object]
@@ -42,18 +42,6 @@ def stepped(kind: type[Optimizer] = torch.optim.AdamW) -> torch.Tensor:
     plain = optimizer(kind)
     plain.step()
     return weights(plain)
-
-
-def called(run: Callable[[], object]) -> set[CodeType]:
-    """The code of the Python functions that ``run`` calls."""
-    found = set[CodeType]()
-    before = sys.getprofile()
-    sys.setprofile(lambda frame, event, _: found.add(frame.f_code))
-    try:
-        run()
-    finally:
-        sys.setprofile(before)
-    return found
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])

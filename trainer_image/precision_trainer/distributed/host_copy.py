@@ -66,6 +66,13 @@ class HostCopyQueue(Generic[Note]):
         return [(copy.note, copy.read()) for copy in self._queue]
 
 
+def value_of(tensor: torch.Tensor) -> float:
+    """The value of a 0-D tensor that lies on the host."""
+    # item() would go through torch's dispatcher, as a read from a device does.
+    value: float = tensor.tolist()  # type: ignore[assignment]  # a list by its annotation, but not of a 0-D tensor
+    return value
+
+
 def on_host(pieces: Sequence[torch.Tensor]) -> list[float]:
     """The values of tensors that lie on the host, 0-D or 1-D, one after the other."""
     values: list[float] = []

@@ -90,6 +90,7 @@ class Loop:
         started = time.monotonic()
         if started >= self._report_at or not self._put_aside(boundary, started):
             self._handle(boundary, started)
+            started = time.monotonic()
         # Before the stop: a training that is at its end when it is stopped is finished, and its Job must not start it again.
         if options.steps and trainer.step >= options.steps:
             self._handle(trainer.drain())
@@ -101,7 +102,7 @@ class Loop:
             return None
         if self._checkpoint_due():
             self.save()
-        started = time.monotonic()
+            started = time.monotonic()
         self._step()
         ended = time.monotonic()
         self._durations.append(ended - started)

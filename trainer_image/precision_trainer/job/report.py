@@ -153,8 +153,8 @@ class Reporter:
         counters = dict.fromkeys(_PER_STEP, 0.0)
         progress, samples, mode = self._checkpointer.progress, self._samples_per_step, self._shown[0]
         for record, now in zip(records, read_at, strict=True):
-            fp32, nonfinite = record.mode is PrecisionMode.FP32, record.nonfinite
-            self._bad_fp32_steps = self._bad_fp32_steps + 1 if fp32 and nonfinite else 0
+            fp32, bad = record.mode is PrecisionMode.FP32, record.bad
+            self._bad_fp32_steps = self._bad_fp32_steps + 1 if fp32 and bad and record.nonfinite else 0
             seconds = now - self._last_record_at
             self._last_record_at = now
             progress.observe(record, fp32=fp32, samples=samples, seconds=seconds)
@@ -162,9 +162,10 @@ class Reporter:
                 continue
             warming = self._warm_up.observe(record)
             counters["genesis_fp16_training_steps"] += not fp32 and not warming
-            counters["genesis_fp16_overflow_steps"] += record.overflow and not warming
-            counters["genesis_fp16_warmup_overflow_steps"] += record.overflow and warming
-            counters["genesis_nonfinite_loss_steps"] += nonfinite
+            if bad:
+                counters["genesis_fp16_overflow_steps"] += record.overflow and not warming
+                counters["genesis_fp16_warmup_overflow_steps"] += record.overflow and warming
+                counters["genesis_nonfinite_loss_steps"] += record.nonfinite
             if fp32:
                 self._baseline.observe(record, record.step, samples=samples, seconds=seconds)
             elif self._baseline.recording:

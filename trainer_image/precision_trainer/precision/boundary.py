@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from ..distributed.channel import Channel
-from ..distributed.host_copy import on_host
+from ..distributed.host_copy import value_of
 from ..sentinel.guard import Guard
 from ..sentinel.shell import Sentinel
 from ..step.replay import Replay
 from ..step.scaler import LossScaler
 from ..step.stats import Totals, TrainingStats
-from ..step.steps import Boundary, ModeChange, Sent, StepRecord, read_record
+from ..step.steps import Boundary, ModeChange, Sent, StepRecord
 from ..step.update import Updated
 from ..step.weights import WeightCheck
 from ..values.levels import Diagnosis, Finding, Level, Verdict
@@ -46,11 +46,17 @@ class Boundaries:
         self._totals = Totals()
         self._last_norms: torch.Tensor | None = None
         self._alone = alone
+        self._one = torch.ones_like(channel.telemetry[0])
         self._passed: list[tuple[StepRecord, torch.Tensor | None]] = []
         """Of steps that were not sent, since the last boundary: usually one. With the norms of what was measured."""
 
     def send(
-        self, step: int, message: list[torch.Tensor], updated: Updated, scale: torch.Tensor, replay: Replay | None
+        self,
+        step: int,
+        message: list[torch.Tensor],
+        updated: Updated,
+        scale: torch.Tensor | None,
+        replay: Replay | None,
     ) -> None:
         """Send off what a step came to.
 
@@ -58,24 +64,25 @@ class Boundaries:
             step: its number.
             message: averaged over the ranks, in pieces: [WIDTH] together, or the loss alone (Channel.quiet).
             updated: what its update came to.
-            scale: the loss scale, 0-dim; 1 where no scaler runs.
+            scale: the loss scale, 0-dim; None where no scaler runs.
             replay: see Sent.
         """
         control = self._control
-        measured = [] if updated.norm is None else [updated.norm]
-        numbers = [*message, updated.found_inf, scale, *measured]
-        if self._alone and self._channel.quiet and self._channel.idle:
-            record = read_record(step, control.mode, control.generation, on_host(numbers))
+        if self._alone and updated.skipped is False and self._channel.quiet and self._channel.idle:
+            norm = None if updated.norm is None else value_of(updated.norm)
+            scaled = 1.0 if scale is None else value_of(scale)
+            record = StepRecord(step, control.mode, control.generation, value_of(message[0]), False, scaled, norm)
             if self._passes(record):
                 self._passed.append((record, updated.norms))
                 return
         number = self._sentinel.sent() if self._sentinel is not None else 0
         sent = Sent(number, step, control.mode, control.generation, updated.norms, updated.gradients, replay)
-        self._channel.put(sent, numbers)
+        measured = [] if updated.norm is None else [updated.norm]
+        self._channel.put(sent, [*message, updated.found_inf, self._one if scale is None else scale, *measured])
 
     def _passes(self, record: StepRecord) -> bool:
-        """Take a good step in, if nothing can come of it."""
-        if record.bad:
+        """Take in a step that was not skipped, if nothing can come of it."""
+        if record.loss - record.loss != 0.0:
             return False
         if self._sentinel is None:
             self._weights.observe(record)

@@ -27,6 +27,7 @@ from ..errors import ConfigError
 from ..sentinel.islands import pin_by_name
 from ..sentinel.shell import Sentinel
 from ..step.autocast import Autocast
+from ..step.backward import run_backward
 from ..step.clipping import AdaptiveClip
 from ..step.cold import ColdWeights
 from ..step.replay import Replay
@@ -328,18 +329,18 @@ class ExtendedFP16Trainer:
         if self._ddp is not None:
             # A forward pass since, such as of another network's loss, has made it wait for gradients.
             compat.forget_forward(self._ddp)
-        torch.autograd.backward(self._part(loss), self.scaler.scale_value if self.mode.uses_scaler else self._one)
+        run_backward((self._part(loss),), (self.scaler.scale_value if self.mode.uses_scaler else self._one,))
         return loss
 
     def _accumulate(self, part: torch.Tensor, root: torch.Tensor) -> None:
         """Backward of a micro-batch that is not the last of its step."""
         if self._ddp is None:
-            torch.autograd.backward(part, root)
+            run_backward((part,), (root,))
             return
         # DDP reduces nothing here, unless the last forward pass had no backward pass, such as a validation with gradients.
         # Then it waits for all of its parameters, as for those of a model that is not ours.
         telemetry = self._channel.telemetry
-        torch.autograd.backward((part, telemetry), (root, torch.zeros_like(telemetry)))
+        run_backward((part, telemetry), (root, torch.zeros_like(telemetry)))
 
     def _part(self, loss: torch.Tensor) -> torch.Tensor:
         """What a micro-batch adds to the step's loss, in FP32."""
@@ -379,7 +380,7 @@ class ExtendedFP16Trainer:
         )
         if self._ddp is None:  # the message of a single process is its own mean
             if not done:
-                torch.autograd.backward(part, root)
+                run_backward((part,), (root,))
             self._first.end()
             mean = [total] if self._channel.quiet else [header, total]
         elif done:
@@ -390,7 +391,7 @@ class ExtendedFP16Trainer:
         else:
             telemetry = self._channel.telemetry
             telemetry.grad = None
-            torch.autograd.backward((part, telemetry), (root, torch.cat((header, total.reshape(1)))))
+            run_backward((part, telemetry), (root, torch.cat((header, total.reshape(1)))))
             assert telemetry.grad is not None
             self._first.whole = True
             mean = [telemetry.grad]
@@ -417,7 +418,7 @@ class ExtendedFP16Trainer:
             self.sentinel.end_probe()
         replay, self._replay = self._replay, None
         # A copy: the sentinel or a request may change the scale before the record is read.
-        scale = self._one if scaler is None else scaler.scale_value.clone()
+        scale = None if scaler is None else scaler.scale_value.clone()
         self._boundaries.send(self.step, message, updated, scale, replay)
 
     # --- what it came to ----------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ def _wrapper() -> CodeType | None:
     return inner[0] if _NAMES.issuperset(inner[0].co_names) and "func" in inner[0].co_freevars else None
 
 
+# Held here: each look-up in torch's own large modules costs as much as what is called there.
+_AUTOGRAD = torch._C._autograd
 _STEP_CODE = getattr(Optimizer, "_optimizer_step_code", None)
 _RECORD = getattr(profiler, "record_function", None)
 _WRAPPER = _wrapper()
@@ -63,11 +65,11 @@ def take_step(optimizer: Optimizer) -> None:
         return
     # Not ``__wrapped__``: a decorator that copies another step's documentation has overwritten it.
     own = (function.__closure__ or ())[_WRAPPER.co_freevars.index("func")].cell_contents
-    record = torch._C._autograd._record_function_with_args_enter(f"Optimizer.step#{optimizer.__class__.__name__}.step")
+    record = _AUTOGRAD._record_function_with_args_enter(f"Optimizer.step#{optimizer.__class__.__name__}.step")
     try:
         own(optimizer)
     finally:
-        torch._C._autograd._record_function_with_args_exit(record)
+        _AUTOGRAD._record_function_with_args_exit(record)
 
 
 def _heard(optimizer: Optimizer) -> bool:
@@ -79,7 +81,7 @@ def _heard(optimizer: Optimizer) -> bool:
         or torch_optimizer._global_optimizer_post_hooks
         or getattr(optimizer._optimizer_step_code, "__func__", None) is not _STEP_CODE
         or profiler._is_profiler_enabled
-        or torch._C._autograd._profiler_enabled()
+        or _AUTOGRAD._profiler_enabled()
         or getattr(profiler, "_active_cuspy_profiler_observer", None) is not None
         or profiler.record_function is not _RECORD
     )

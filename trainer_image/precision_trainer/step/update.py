@@ -21,6 +21,8 @@ class Updated(NamedTuple):
 
     found_inf: torch.Tensor
     """1.0: gradients were not finite, nothing was changed. 0-dim; the next update writes into it."""
+    skipped: bool | None
+    """The same on the host; None where the host has not looked."""
     norm: torch.Tensor | None
     """Of all gradients before clipping, 0-dim; None if it was not measured."""
     norms: torch.Tensor | None
@@ -89,11 +91,11 @@ class GradientUpdate:
                 self._check([norm] if norm is not None and self._clips else gradients)
             if norm is not None and self._clips:
                 self._clip(gradients, norm)
-            self._step(parameters)
+            skipped = self._step(parameters)
             if scaler is not None:
                 scaler.update(self._found_inf)
             self.drop()
-            return Updated(self._found_inf, norm, norms, [] if norms is not None else gradients)
+            return Updated(self._found_inf, skipped, norm, norms, [] if norms is not None else gradients)
         except NotImplementedError as error:
             raise self._explained(error) from error
 
@@ -148,7 +150,8 @@ class GradientUpdate:
             torch.minimum(self._coefficient, self._adaptive(norm), out=self._coefficient)
         torch._foreach_mul_(gradients, self._coefficient)
 
-    def _step(self, parameters: list[torch.Tensor]) -> None:
+    def _step(self, parameters: list[torch.Tensor]) -> bool | None:
+        """Update the weights, or skip: whether it did, if the host knows."""
         # vars(): the attributes that follow are not declared on Optimizer.
         told = vars(self._optimizer)
         if not self.on_device or self._first_momentum(parameters):
@@ -159,7 +162,7 @@ class GradientUpdate:
             finally:
                 if "grad_scale" in told and getattr(self._optimizer, "_step_supports_amp_scaling", False):
                     del told["grad_scale"]
-            return
+            return not self._zeroed
         self._zeroed = False
         # The contract between torch.amp and fused optimizers: the kernel reads found_inf and rolls its own step count back.
         # Gradients are unscaled already, so that a grad_scale is the script's: as with torch's scaler it is for one step.
@@ -169,6 +172,7 @@ class GradientUpdate:
             take_step(self._optimizer)
         finally:
             del told["grad_scale"], told["found_inf"]
+        return None
 
     def _first_momentum(self, parameters: list[torch.Tensor]) -> bool:
         """Whether fused SGD would make a momentum buffer in this step: where it skips, torch leaves that uninitialised."""
