@@ -26,6 +26,8 @@ COMMANDS = (
 """Those of the one binary."""
 ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
 """Whatever the machine's own settings of Go are."""
+_COMPILER = ("-gcflags=all=-dwarf=false",)
+"""Nobody debugs these programs, and what a debugger needs is a part of the compilation."""
 
 _PROGRAMS = ("helm", "kube", "kubectl", "pause")
 MODULE = paths.ROOT / "lab" / "kube"
@@ -49,7 +51,16 @@ def test_command() -> list[str]:
     """Return the command that tests the module's own code, with the flags of the build, so that it compiles little
     anew.
     """
-    return [str(find_go()), "test", "-trimpath", "-buildvcs=false", "-mod=readonly", "-vet=off", "./internal/..."]
+    return [
+        str(find_go()),
+        "test",
+        "-trimpath",
+        "-buildvcs=false",
+        "-mod=readonly",
+        *_COMPILER,
+        "-vet=off",
+        "./internal/...",
+    ]
 
 
 def _is(stamp: Path, text: str) -> bool:
@@ -72,7 +83,7 @@ def _install(sources: str, stamp: Path) -> None:
 
 def _build(go: Path, folder: Path) -> None:
     # -trimpath keeps the checkout's path out of Go's cache keys, so that any checkout reuses what another compiled.
-    flags = ["-trimpath", "-mod=readonly", "-ldflags", " ".join(link_flags(VERSION))]
+    flags = ["-trimpath", "-mod=readonly", *_COMPILER, "-ldflags", " ".join(link_flags(VERSION))]
     packages = [f"./cmd/{name}" for name in _PROGRAMS]
     run([go, "build", *flags, "-o", folder, *packages], cwd=MODULE, env=ENVIRONMENT, timeout=2400)
 

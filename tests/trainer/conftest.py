@@ -89,17 +89,34 @@ def four_ranks() -> Iterator[ProcessGroup]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """Starts a command of the trainer; all are ended with the test."""
+def started() -> Iterator[list[Process]]:
+    """Commands that are ended with the test."""
     started: list[Process] = []
+    yield started
+    for process in started:
+        process.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path, started: list[Process]) -> Callable[..., Process]:
+    """Starts a command of the trainer as a person does."""
 
     def begin(command: list[str], env: Mapping[str, str] | None = None) -> Process:
         started.append(Process(tmp_path, command, env))
         return started[-1]
 
-    yield begin
-    for process in started:
-        process.close()
+    return begin
+
+
+@pytest.fixture
+def fork(tmp_path: Path, started: list[Process]) -> Callable[..., Process]:
+    """The same without importing torch each time, for tests of what a process does and not of how it starts."""
+
+    def begin(command: list[str], env: Mapping[str, str] | None = None) -> Process:
+        started.append(Process(tmp_path, command, env, forked=True))
+        return started[-1]
+
+    return begin
 
 
 import torch  # noqa: E402  (these after OMP_NUM_THREADS is set)

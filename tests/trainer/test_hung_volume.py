@@ -10,10 +10,10 @@ from tests.support.training.process import ROOT, Process
 
 
 def test_a_process_whose_loss_raises_while_a_checkpoint_hangs_ends_with_1_and_says_why(
-    start: Callable[..., Process],
+    fork: Callable[..., Process],
 ) -> None:
     command = ["-m", "precision_trainer", "train", "tests.support.training.hung_task:build", "--checkpoint-every", "2"]
-    job = start(command, {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}"})
+    job = fork(command, {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}"})
     assert job.process.wait(60) == 1, job.text
     (abandoned,) = job.events("checkpoint_failed")
     assert "is still being written" in abandoned["message"]

@@ -42,10 +42,10 @@ def _has_waited(process: Process) -> bool:
     return process.value("genesis_checkpoint_lease_wait_seconds") > 0
 
 
-def test_a_replacement_waits_for_the_release_and_goes_on_where_the_pod_before_ended(start: Start) -> None:
-    first = start(TRAIN, _pod(UID_A))
+def test_a_replacement_waits_for_the_release_and_goes_on_where_the_pod_before_ended(fork: Start) -> None:
+    first = fork(TRAIN, _pod(UID_A))
     first.until_training()
-    second, third = start(TRAIN, _pod(UID_B)), start(TRAIN, _pod(UID_C))
+    second, third = fork(TRAIN, _pod(UID_B)), fork(TRAIN, _pod(UID_C))
     for waiting in (second, third):
         assert waiting.until_event("checkpoint_lease_waiting")["holder"] == UID_A
         waiting.until(partial(_has_waited, waiting))
@@ -68,11 +68,11 @@ def test_a_replacement_waits_for_the_release_and_goes_on_where_the_pod_before_en
 @pytest.mark.parametrize(
     ("uid", "reason", "waits"), [(UID_A, "SamePod", False), (UID_B, "Expired", True)], ids=["same pod", "another pod"]
 )
-def test_the_lease_of_a_killed_trainer_is_taken_over(start: Start, uid: str, reason: str, waits: bool) -> None:
-    first = start([*TRAIN, "--checkpoint-every", "20"], _pod(UID_A, SHORT))
+def test_the_lease_of_a_killed_trainer_is_taken_over(fork: Start, uid: str, reason: str, waits: bool) -> None:
+    first = fork([*TRAIN, "--checkpoint-every", "20"], _pod(UID_A, SHORT))
     first.until(lambda: _saved(first) > 0)
     first.kill()
-    second = start(TRAIN, _pod(uid, SHORT))
+    second = fork(TRAIN, _pod(uid, SHORT))
     second.until_training()
     (acquired,) = second.events("checkpoint_lease_acquired")
     assert (acquired["reason"], acquired["previous_holder"]) == (reason, UID_A)
@@ -81,10 +81,10 @@ def test_the_lease_of_a_killed_trainer_is_taken_over(start: Start, uid: str, rea
     assert int(str(second.events("resumed")[0]["step"])) >= _saved(first)
 
 
-def test_a_second_trainer_in_the_same_pod_does_not_take_the_lease_of_one_that_lives(start: Start) -> None:
-    first = start([*TRAIN, "--checkpoint-every", "0"], _pod(UID_A))
+def test_a_second_trainer_in_the_same_pod_does_not_take_the_lease_of_one_that_lives(fork: Start) -> None:
+    first = fork([*TRAIN, "--checkpoint-every", "0"], _pod(UID_A))
     first.until_training()
-    second = start(TRAIN, _pod(UID_A))
+    second = fork(TRAIN, _pod(UID_A))
     second.until_event("checkpoint_lease_waiting")
     first.request.write_text('{"generation":1,"mode":"fp32","checkpoint":true}')
     first.until(lambda: _saved(first) > 0)
@@ -92,12 +92,12 @@ def test_a_second_trainer_in_the_same_pod_does_not_take_the_lease_of_one_that_li
     assert second.events("checkpoint_lease_acquired") == []
 
 
-def test_a_frozen_trainer_that_lost_its_lease_trains_on_and_writes_nothing(start: Start, tmp_path: Path) -> None:
-    frozen = start([*TRAIN, "--checkpoint-every", "20", "--segment-steps", "20"], _pod(UID_A, SHORT))
+def test_a_frozen_trainer_that_lost_its_lease_trains_on_and_writes_nothing(fork: Start, tmp_path: Path) -> None:
+    frozen = fork([*TRAIN, "--checkpoint-every", "20", "--segment-steps", "20"], _pod(UID_A, SHORT))
     frozen.until(lambda: _saved(frozen) > 0)
     frozen.process.send_signal(signal.SIGSTOP)
     # This one writes only when it is told to: whatever else appears in the directory, the frozen one wrote.
-    successor = start([*TRAIN, "--checkpoint-every", "0", "--segment-steps", "1000000"], _pod(UID_B, SHORT))
+    successor = fork([*TRAIN, "--checkpoint-every", "0", "--segment-steps", "1000000"], _pod(UID_B, SHORT))
     successor.until_training()
     assert successor.events("checkpoint_lease_acquired")[0]["reason"] == "Expired"
     directory = tmp_path / "checkpoints"
@@ -126,9 +126,9 @@ def test_a_frozen_trainer_that_lost_its_lease_trains_on_and_writes_nothing(start
     assert successor.events("checkpoint_lease_lost") == []
 
 
-def test_two_ranks_under_torchrun_wait_longer_than_their_collectives_may_and_start(start: Start) -> None:
+def test_two_ranks_under_torchrun_wait_longer_than_their_collectives_may_and_start(start: Start, fork: Start) -> None:
     timeout = 12
-    first = start(TRAIN, _pod(UID_A))
+    first = fork(TRAIN, _pod(UID_A))
     first.until_training()
     group = start([*TORCHRUN, *TRAIN, "--ddp-timeout-seconds", str(timeout)], _pod(UID_B))
     group.until(lambda: group.value("genesis_checkpoint_lease_wait_seconds") > timeout + 1)
@@ -142,10 +142,10 @@ def test_two_ranks_under_torchrun_wait_longer_than_their_collectives_may_and_sta
     assert len(group.events("checkpoint_lease_waiting")) == 2
 
 
-def test_a_stop_after_the_lease_was_taken_and_before_the_first_step_gives_it_back(start: Start, tmp_path: Path) -> None:
+def test_a_stop_after_the_lease_was_taken_and_before_the_first_step_gives_it_back(fork: Start, tmp_path: Path) -> None:
     paths = os.pathsep.join((str(ROOT / "trainer_image"), str(ROOT)))
     command = ["-m", "precision_trainer", "train", "tests.support.training.blocked_task:build"]
-    process = start(command, _pod(UID_A, PYTHONPATH=paths))
+    process = fork(command, _pod(UID_A, PYTHONPATH=paths))
     process.until_event("task_blocked")
     assert _lease(tmp_path / "checkpoints")["released"] is False
     assert process.stop() == 143
@@ -172,9 +172,9 @@ def _steps_go_on(process: Process) -> None:
     process.until(lambda: process.value("genesis_training_steps_total") > steps + 60)
 
 
-def test_a_full_disk_ends_neither_training_nor_the_lease_nor_a_replacements_start(start: Start, volume: Volume) -> None:
+def test_a_full_disk_ends_neither_training_nor_the_lease_nor_a_replacements_start(fork: Start, volume: Volume) -> None:
     where = {"TRAINER_CHECKPOINT_DIR": str(volume.path)}
-    first = start(SAVES_OFTEN, _pod(UID_A, SHORT, **where))
+    first = fork(SAVES_OFTEN, _pod(UID_A, SHORT, **where))
     first.until(lambda: _saved(first) > 0)
     volume.fill()
     first.until(lambda: len(first.events("checkpoint_failed")) >= 2)
@@ -185,7 +185,7 @@ def test_a_full_disk_ends_neither_training_nor_the_lease_nor_a_replacements_star
     volume.fill()  # a checkpoint that failed may have left room for the few bytes of the lease
     first.kill()
     kept = _saved(first)
-    second = start(SAVES_OFTEN, _pod(UID_A, SHORT, **where))
+    second = fork(SAVES_OFTEN, _pod(UID_A, SHORT, **where))
     second.until_training()
     assert second.events("checkpoint_lease_acquired") == []
     assert second.events("checkpoint_lease_failed")
@@ -198,8 +198,8 @@ def test_a_full_disk_ends_neither_training_nor_the_lease_nor_a_replacements_star
     assert second.stop() == 143
 
 
-def test_a_volume_that_becomes_read_only_does_not_end_training(start: Start, volume: Volume) -> None:
-    trainer = start(SAVES_OFTEN, _pod(UID_A, SHORT, TRAINER_CHECKPOINT_DIR=str(volume.path)))
+def test_a_volume_that_becomes_read_only_does_not_end_training(fork: Start, volume: Volume) -> None:
+    trainer = fork(SAVES_OFTEN, _pod(UID_A, SHORT, TRAINER_CHECKPOINT_DIR=str(volume.path)))
     trainer.until(lambda: _saved(trainer) > 0)
     trainer.until(lambda: volume.read_only(True))
     trainer.until(lambda: trainer.value("genesis_checkpoint_lease_errors_total") >= 2)
@@ -213,10 +213,10 @@ def test_a_volume_that_becomes_read_only_does_not_end_training(start: Start, vol
     assert trainer.stop() == 143
 
 
-def test_a_first_start_in_a_directory_that_refuses_is_refused(start: Start, volume: Volume) -> None:
+def test_a_first_start_in_a_directory_that_refuses_is_refused(fork: Start, volume: Volume) -> None:
     assert volume.read_only(True)
     directories = volume.path, volume.path / "new"
-    started = [start(TRAIN, _pod(UID_A, TRAINER_CHECKPOINT_DIR=str(directory))) for directory in directories]
+    started = [fork(TRAIN, _pod(UID_A, TRAINER_CHECKPOINT_DIR=str(directory))) for directory in directories]
     for process in started:
         assert process.process.wait(90) == 1, process.text
         assert "check that the volume is mounted, writable" in str(process.events("failed")[0]["message"])

@@ -40,12 +40,12 @@ def _counted(process: Process) -> tuple[float, float]:
     ("uid", "counted"), [(UID_A, (1.0, 0.0)), (UID_B, (0.0, 0.0))], ids=["same pod", "another pod"]
 )
 def test_a_killed_trainer_has_crashed_where_its_own_pod_starts_it_again_and_in_no_other(
-    start: Start, uid: str, counted: tuple[float, float]
+    fork: Start, uid: str, counted: tuple[float, float]
 ) -> None:
-    first = start([*TRAIN, *ONE_RUN], _pod(UID_A))
+    first = fork([*TRAIN, *ONE_RUN], _pod(UID_A))
     first.until_training()
     first.kill()
-    second = start([*TRAIN, *ONE_RUN], _pod(uid))
+    second = fork([*TRAIN, *ONE_RUN], _pod(uid))
     assert _counted(second) == counted
     assert len(second.events("run_unknown")) == 1 - counted[0]
 
@@ -58,22 +58,22 @@ def test_a_rank_that_torchrun_starts_again_in_its_pod_has_crashed(start: Start) 
     assert _counted(job) == (1.0, 0.0)
 
 
-def test_a_rank_that_dies_in_a_pod_that_lives_counts_in_the_pod_that_the_job_makes_next(start: Start) -> None:
+def test_a_rank_that_dies_in_a_pod_that_lives_counts_in_the_pod_that_the_job_makes_next(fork: Start) -> None:
     launch = ["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0", *TRAIN[2:]]
-    first = start([*launch, *ONE_RUN], _pod(UID_A))
+    first = fork([*launch, *ONE_RUN], _pod(UID_A))
     first.until_training()
     os.kill(_children(first)[1], signal.SIGKILL)
     assert first.process.wait(60) == 1
-    assert _counted(start([*TRAIN, *ONE_RUN], _pod(UID_B))) == (1.0, 0.0)
+    assert _counted(fork([*TRAIN, *ONE_RUN], _pod(UID_B))) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("uid", [UID_A, UID_B], ids=["same pod", "another pod"])
-def test_a_peer_that_is_lost_with_its_pod_fails_no_run_wherever_the_survivor_goes_on(start: Start, uid: str) -> None:
+def test_a_peer_that_is_lost_with_its_pod_fails_no_run_wherever_the_survivor_goes_on(fork: Start, uid: str) -> None:
     (port,) = free_ports(1)
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    first, peer = (start([*TRAIN, *ONE_RUN], _pod(UID_A, RANK=rank, **group)) for rank in "01")
+    first, peer = (fork([*TRAIN, *ONE_RUN], _pod(UID_A, RANK=rank, **group)) for rank in "01")
     first.until_training()
     peer.kill()
     assert first.process.wait(60) == 75
     assert "rank 1 of 2 is gone or silent" in first.events("failed")[0]["message"]
-    assert _counted(start([*TRAIN, *ONE_RUN], _pod(uid))) == (0.0, 0.0)
+    assert _counted(fork([*TRAIN, *ONE_RUN], _pod(uid))) == (0.0, 0.0)

@@ -148,17 +148,17 @@ def test_a_volume_that_refuses_is_said_and_stops_nothing(tmp_path: Path, capsys:
     ],
 )
 def test_a_mode_that_kills_its_process_is_refused_at_the_third_start_and_training_goes_on(
-    start: Start, asked: str, where: str, options: list[str]
+    fork: Start, asked: str, where: str, options: list[str]
 ) -> None:
     command, env = [*COMMAND, *options], ENV | {"TEST_DIES_IN": where}
-    first = start([*command, "--steps", "100000"], env)
+    first = fork([*command, "--steps", "100000"], env)
     if asked == "while training":
         first.until_training()
     first.request.write_text('{"generation":7,"mode":"bf16"}')
     assert first.process.wait(60) == -signal.SIGKILL
-    assert start([*command, "--steps", "8"], env).process.wait(60) == -signal.SIGKILL
+    assert fork([*command, "--steps", "8"], env).process.wait(60) == -signal.SIGKILL
     for steps in (8, 16):  # and so at every start that follows
-        last = start([*command, "--steps", str(steps)], env)
+        last = fork([*command, "--steps", str(steps)], env)
         assert last.process.wait(60) == 0, last.text
         (refused,) = last.events("request_refused")
         assert refused["reason"] == "NotAllowed"
@@ -168,14 +168,14 @@ def test_a_mode_that_kills_its_process_is_refused_at_the_third_start_and_trainin
 
 @pytest.mark.parametrize("asked", ["fp32", "bf16"])
 def test_a_mode_that_kills_its_process_while_it_is_compiled_is_left_out_at_the_third_start(
-    start: Start, asked: str
+    fork: Start, asked: str
 ) -> None:
     compiled = [*COMMAND, "--compile", "eager", "--steps", "8"]
     for _ in range(2):
-        died = start(compiled, ENV)
+        died = fork(compiled, ENV)
         died.request.write_text(json.dumps({"generation": 7, "mode": asked}))
         assert died.process.wait(90) == -signal.SIGKILL
-    last = start(compiled, ENV)
+    last = fork(compiled, ENV)
     assert last.process.wait(90) == 0, last.text
     (event,) = last.events("compiled")
     assert event["modes"] == ["fp32", "fp16"]
@@ -185,8 +185,8 @@ def test_a_mode_that_kills_its_process_while_it_is_compiled_is_left_out_at_the_t
     assert last.events("complete")
 
 
-def test_a_process_that_is_asked_to_stop_while_it_compiles_does_not_count(start: Start) -> None:
-    run = start([*COMMAND, "--compile", "eager", "--steps", "8"], ENV | {"TEST_DIES_IN": "nothing, it waits"})
+def test_a_process_that_is_asked_to_stop_while_it_compiles_does_not_count(fork: Start) -> None:
+    run = fork([*COMMAND, "--compile", "eager", "--steps", "8"], ENV | {"TEST_DIES_IN": "nothing, it waits"})
     run.request.write_text('{"generation":7,"mode":"bf16"}')
     note = run.request.with_name("checkpoints") / "trial.json"
     run.until(note.exists)

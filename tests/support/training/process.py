@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.training.forked import Forked
+
 ROOT = Path(__file__).parents[3]
 SMALL = ["--width", "16", "--layers", "1", "--context", "8", "--batch-size", "2"]
 TRAIN = ["-m", "precision_trainer", "train", "transformer"]
@@ -24,7 +26,10 @@ TORCHRUN = ["-m", "precision_trainer.torchrun", "--standalone", "--nproc-per-nod
 class Process:
     """One started command, its output in a file, its metrics on a port that it chooses and says."""
 
-    def __init__(self, directory: Path, command: list[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, command: list[str], env: Mapping[str, str] | None = None, *, forked: bool = False
+    ) -> None:
+        """``forked``: without importing torch anew (see Forked)."""
         self.request = directory / "request"
         descriptor, path = tempfile.mkstemp(dir=directory, prefix="output-")
         os.close(descriptor)
@@ -43,6 +48,10 @@ class Process:
             "OMP_NUM_THREADS": "1",
             **(env or {}),
         }
+        self.process: subprocess.Popen[bytes] | Forked
+        if forked:
+            self.process = Forked([*command, *SMALL], settings, Path(path))
+            return
         # As a careless parent starts it: with the signals blocked, which is inherited.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 import warnings
 from collections.abc import Iterable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, cast
+
+from tests.support.training.forked import context
 
 Result = dict[str, Any]
 
@@ -58,16 +59,14 @@ class ProcessGroup:
         """Start ``ranks`` of ``world``, by default all, to meet at ``port``, by default any free one."""
         from precision_trainer.distributed.launch import free_port
 
-        # Ranks are forked from a server that has imported torch, and what its first step imports, once for all of them.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch._dynamo", "torch.nn.parallel.distributed"])
+        server = context()
         self.port = port or free_port()
         self._pipes: list[Connection] = []
         self._processes = []
         settings = {**(env or {}), "WORLD_SIZE": str(world), "MASTER_PORT": str(self.port)}
         for rank in range(world) if ranks is None else ranks:
-            mine, theirs = context.Pipe()
-            process = context.Process(target=_worker, args=(rank, settings, timeout_seconds, theirs), daemon=True)
+            mine, theirs = server.Pipe()
+            process = server.Process(target=_worker, args=(rank, settings, timeout_seconds, theirs), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(mine)
