@@ -99,10 +99,11 @@ def test_a_policy_keeps_of_its_annotations_the_commands_and_of_these_a_few_kilob
 
 def test_a_tape_of_128_passes_with_full_annotations_stays_small() -> None:
     world = promoted_world()
-    words = iter(range(10**9))
+    words = iter(range(10**8, 10**9))
     passes = []
     for _ in range(128):
-        texts = {name: f"3: {' '.join(str(next(words)) for _ in range(40_000))}" for name in ANNOTATIONS}
+        texts = {name: f"3: {' '.join(str(next(words)) for _ in range(2_500))}" for name in ANNOTATIONS}
+        assert sum(map(len, texts.values())) > 256 * 1024  # more than an API server takes of one object
         policy = replace(world.policy, annotations=commands_of(texts))
         passes.append(record(policy, world.state, world.observe(), now=1.0, decision=None))
     kept = sum(len(value) for one in passes for value in one.policy.annotations.values())
