@@ -42,17 +42,32 @@ def test_the_gradients_are_those_of_torch_and_its_checks_are_not_run() -> None:
 
 @pytest.mark.parametrize("name", ["backward", "_engine_run_backward"])
 def test_what_was_put_in_its_place_is_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard, before = list[str](), getattr(torch.autograd, name)
+    heard, given, before = list[str](), list[tuple[object, ...]](), getattr(torch.autograd, name)
 
     def told(*arguments: object, **options: object) -> object:
         heard.append(name)
+        given.append(arguments[:2])
         return before(*arguments, **options)
 
     monkeypatch.setattr(torch.autograd, name, told)
     weight, loss, _ = roots()
-    run_backward((loss,), (torch.tensor(3.0),))
+    scale = torch.tensor(3.0)
+    run_backward((loss,), (scale,))
     assert heard == [name]
+    ((root, gradient),) = given
+    # A single root stands alone, as where a tensor's own backward() calls it.
+    assert (root, gradient) == ((loss, scale) if name == "backward" else ((loss,), (scale,)))
     assert weight.grad is not None
+
+
+def test_code_that_was_put_into_torchs_function_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def instrumented(tensors: torch.Tensor, gradient: torch.Tensor) -> None:
+        raise RuntimeError("instrumented")
+
+    monkeypatch.setattr(torch.autograd.backward, "__code__", instrumented.__code__)
+    _, loss, _ = roots()
+    with pytest.raises(RuntimeError, match="instrumented"):
+        run_backward((loss,), (torch.tensor(3.0),))
 
 
 class Told(torch.Tensor):

@@ -97,6 +97,7 @@ class Loop:
             if trainer.step >= options.steps:  # not if the last steps carried a rewind
                 self._end(None)
                 return None
+            started = time.monotonic()
         if boundary.stop:  # such a boundary is never put aside
             self._end(stop.name or "peer")
             return None

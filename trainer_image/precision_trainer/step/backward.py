@@ -24,11 +24,12 @@ _NAMES = frozenset((
 _OPTIONS = ("allow_unreachable", "accumulate_grad")
 """How it calls the engine."""
 _BACKWARD = autograd.backward
+_CODE = getattr(_BACKWARD, "__code__", None)
 
 
 def _known() -> bool:
     """Whether torch's function is the one that is known here. Read, not called: somebody may have replaced it."""
-    code = getattr(_BACKWARD, "__code__", None)
+    code = _CODE
     return (
         type(_BACKWARD) is FunctionType
         and isinstance(code, CodeType)
@@ -52,11 +53,15 @@ def run_backward(roots: tuple[torch.Tensor, ...], gradients: tuple[torch.Tensor,
     if (
         not _KNOWN
         or autograd.backward is not _BACKWARD
-        or roots[0].dim()
+        or _BACKWARD.__code__ is not _CODE
         or has_torch_function(roots)
+        or roots[0].dim()
         or _C._are_functorch_transforms_active()
     ):
-        autograd.backward(roots, gradients)
+        if len(roots) == 1:  # as Tensor.backward() gives them: who listens may know no other way
+            autograd.backward(roots[0], gradients[0])
+        else:
+            autograd.backward(roots, gradients)
         return
     # Looked up at every call, as torch's function does.
     autograd._engine_run_backward(  # type: ignore[attr-defined]  # not public
