@@ -26,8 +26,9 @@ COMMANDS = (
 """Those of the one binary."""
 ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
 """Whatever the machine's own settings of Go are."""
-_COMPILER = ("-gcflags=all=-dwarf=false",)
-"""Nobody debugs these programs, and what a debugger needs is a part of the compilation."""
+_FLAGS = ("-trimpath", "-mod=readonly", "-gcflags=all=-dwarf=false")
+"""-trimpath keeps the checkout's path out of Go's cache keys, so that any checkout reuses what another compiled. Nobody
+debugs these programs, and what a debugger needs takes time to compile."""
 
 _PROGRAMS = ("helm", "kube", "kubectl", "pause")
 MODULE = paths.ROOT / "lab" / "kube"
@@ -38,7 +39,7 @@ def kube_binaries() -> Path:
 
     The result is kept by the hash of the module: in the machine's cache, and from there in build/bin.
     """
-    sources = digest([MODULE], [VERSION, *link_flags(VERSION)])
+    sources = digest([MODULE], [VERSION, *_FLAGS, *link_flags(VERSION)])
     stamp = paths.BIN / ".sources"
     if not _is(stamp, sources):
         with machine_lock("kube-binaries"):
@@ -51,16 +52,7 @@ def test_command() -> list[str]:
     """Return the command that tests the module's own code, with the flags of the build, so that it compiles little
     anew.
     """
-    return [
-        str(find_go()),
-        "test",
-        "-trimpath",
-        "-buildvcs=false",
-        "-mod=readonly",
-        *_COMPILER,
-        "-vet=off",
-        "./internal/...",
-    ]
+    return [str(find_go()), "test", *_FLAGS, "-buildvcs=false", "-vet=off", "./internal/..."]
 
 
 def _is(stamp: Path, text: str) -> bool:
@@ -82,8 +74,7 @@ def _install(sources: str, stamp: Path) -> None:
 
 
 def _build(go: Path, folder: Path) -> None:
-    # -trimpath keeps the checkout's path out of Go's cache keys, so that any checkout reuses what another compiled.
-    flags = ["-trimpath", "-mod=readonly", *_COMPILER, "-ldflags", " ".join(link_flags(VERSION))]
+    flags = [*_FLAGS, "-ldflags", " ".join(link_flags(VERSION))]
     packages = [f"./cmd/{name}" for name in _PROGRAMS]
     run([go, "build", *flags, "-o", folder, *packages], cwd=MODULE, env=ENVIRONMENT, timeout=2400)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,23 +101,25 @@ def started() -> Iterator[list[Process]]:
 @pytest.fixture
 def start(tmp_path: Path, started: list[Process]) -> Callable[..., Process]:
     """Starts a command of the trainer as a person does."""
-
-    def begin(command: list[str], env: Mapping[str, str] | None = None) -> Process:
-        started.append(Process(tmp_path, command, env))
-        return started[-1]
-
-    return begin
+    return partial(_begin, started, tmp_path, forked=False)
 
 
 @pytest.fixture
 def fork(tmp_path: Path, started: list[Process]) -> Callable[..., Process]:
     """The same without importing torch each time, for tests of what a process does and not of how it starts."""
+    return partial(_begin, started, tmp_path, forked=True)
 
-    def begin(command: list[str], env: Mapping[str, str] | None = None) -> Process:
-        started.append(Process(tmp_path, command, env, forked=True))
-        return started[-1]
 
-    return begin
+def _begin(
+    started: list[Process],
+    directory: Path,
+    command: list[str],
+    env: Mapping[str, str] | None = None,
+    *,
+    forked: bool,
+) -> Process:
+    started.append(Process(directory, command, env, forked=forked))
+    return started[-1]
 
 
 import torch  # noqa: E402  (these after OMP_NUM_THREADS is set)

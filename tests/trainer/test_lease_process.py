@@ -20,7 +20,7 @@ SHORT = "3"
 
 Start = Callable[..., Process]
 pytestmark = pytest.mark.timeout(600)
-"""Two or three trainers one after the other, each of which imports torch."""
+"""Two or three trainers one after the other; those of torchrun import torch."""
 
 
 def _pod(uid: str, seconds: str = "30", **more: str) -> dict[str, str]:

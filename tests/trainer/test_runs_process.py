@@ -18,7 +18,7 @@ ONE_RUN = ["--segment-steps", "1000000", "--checkpoint-every", "20"]
 
 Start = Callable[..., Process]
 pytestmark = pytest.mark.timeout(600)
-"""Two or three trainers one after the other, each of which imports torch."""
+"""Two or three trainers one after the other; those of torchrun import torch."""
 
 
 def _pod(uid: str, **more: str) -> dict[str, str]:

@@ -29,14 +29,13 @@ _CODE = getattr(_BACKWARD, "__code__", None)
 
 def _known() -> bool:
     """Whether torch's function is the one that is known here. Read, not called: somebody may have replaced it."""
-    code = _CODE
     return (
         type(_BACKWARD) is FunctionType
-        and isinstance(code, CodeType)
-        and code.co_filename == autograd.__file__
-        and _NAMES.issuperset(code.co_names)
-        and {"_engine_run_backward", "_are_functorch_transforms_active"} <= {*code.co_names}
-        and _OPTIONS in code.co_consts
+        and isinstance(_CODE, CodeType)
+        and _CODE.co_filename == autograd.__file__
+        and _NAMES.issuperset(_CODE.co_names)
+        and {"_engine_run_backward", "_are_functorch_transforms_active"} <= {*_CODE.co_names}
+        and _OPTIONS in _CODE.co_consts
     )
 
 

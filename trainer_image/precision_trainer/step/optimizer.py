@@ -49,7 +49,7 @@ def _wrapper() -> CodeType | None:
     return inner[0] if _NAMES.issuperset(inner[0].co_names) and "func" in inner[0].co_freevars else None
 
 
-# Held here: each look-up in torch's own large modules costs as much as what is called there.
+# Held here, because each step looks for it three times.
 _AUTOGRAD = torch._C._autograd
 _STEP_CODE = getattr(Optimizer, "_optimizer_step_code", None)
 _RECORD = getattr(profiler, "record_function", None)
