@@ -185,6 +185,19 @@ def test_a_mode_that_kills_its_process_while_it_is_compiled_is_left_out_at_the_t
     assert last.events("complete")
 
 
+def test_the_sentinel_passes_a_mode_by_that_killed_the_processes_before(fork: Start) -> None:
+    command, env = [*COMMAND, "--max-grad-norm", "0"], ENV | {"TEST_OVERFLOWS": "yes"}
+    for _ in range(2):
+        died = fork([*command, "--steps", "100000"], env)
+        died.request.write_text('{"generation":7,"mode":"fp16"}')
+        assert died.process.wait(60) == -signal.SIGKILL
+        assert [event["to"] for event in died.events("sentinel_transition")][-1] == "bf16"
+    last = fork([*command, "--steps", "400"], env)
+    assert last.process.wait(60) == 0, last.text
+    assert not last.events("request_refused")
+    assert [event["to"] for event in last.events("precision_changed")] == ["fp32"]
+
+
 def test_a_process_that_is_asked_to_stop_while_it_compiles_does_not_count(fork: Start) -> None:
     run = fork([*COMMAND, "--compile", "eager", "--steps", "8"], ENV | {"TEST_DIES_IN": "nothing, it waits"})
     run.request.write_text('{"generation":7,"mode":"bf16"}')

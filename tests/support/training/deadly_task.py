@@ -1,7 +1,7 @@
 """A task that kills its process in BF16, as the kernel does where memory is short: nothing can be caught.
 
 TEST_DIES_IN says where: ``the forward pass``, or ``the optimizer's step`` after it, which takes memory for its state. With
-``nothing, it waits`` its forward pass takes minutes.
+``nothing, it waits`` its forward pass takes minutes. TEST_OVERFLOWS: its loss is not finite in FP16.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Deadly(torch.nn.Module):
             _die()
         if self.low and os.environ["TEST_DIES_IN"] == "nothing, it waits":
             time.sleep(300)
+        if out.dtype is torch.float16 and "TEST_OVERFLOWS" in os.environ:
+            return out * torch.inf
         return out
 
 

@@ -150,8 +150,10 @@ class Session:
             stop.at_stop = self._notes.stop
         # Rank 0 decides for the whole process group.
         decided = requests.start(log) if rank == 0 else Start(PrecisionMode.FP32, "default")
-        deaths = self._notes.deaths(decided.mode, decided.generation) if self._notes is not None else 0
-        given_up = deaths >= MOST_DEATHS
+        deaths = {mode: self._notes.deaths(mode, decided.generation) for mode in HOT} if self._notes is not None else {}
+        deadly = ddp.exchange({mode.wire: count for mode, count in deaths.items() if count >= MOST_DEATHS})[0]
+        self._deadly = {mode for mode in HOT if mode.wire in deadly}
+        given_up = rank == 0 and decided.mode in self._deadly
         wanted = replace(decided, mode=PrecisionMode.FP32, request=None) if given_up else decided
         start = Start.from_wire(ddp.exchange(wanted.to_wire() if rank == 0 else {})[0])
 
@@ -170,10 +172,11 @@ class Session:
         self.trainer.modes.applied = start.request
         self.trainer.modes.on_refused = refused
         self.trainer.modes.trial_watch = self._notes
+        self.trainer.modes.pass_by(self._deadly)
         if given_up:
             reason = (
-                f"{deaths} processes in a row ended in it, in its first step or while it was compiled (memory, a kernel "
-                "that faults); it is tried again under another request or other settings, or once trial.json is gone "
+                f"{deaths[decided.mode]} processes in a row ended in it, in its first step or while it was compiled (memory, a "
+                "kernel that faults); it is tried again under another request or other settings, or once trial.json is gone "
                 "from the checkpoint directory"
             )
             self.trainer.modes.tell_refused(decided.mode, decided.request, reason)
@@ -247,16 +250,14 @@ class Session:
 
     def _prewarm(self, modes: Sequence[PrecisionMode]) -> None:
         batch = to_device(self._task.batches(self.checkpointer.samples, self._options.batch_size), self._device)
-        notes, newest = self._notes, self.trainer.modes.newest
-        deadly = [mode.wire for mode in modes if notes is not None and notes.deaths(mode, newest) >= MOST_DEATHS]
-        left_out = ddp.exchange(dict.fromkeys(deadly))[0]
-        if deadly:
+        first = [mode for mode in modes if mode not in self._deadly]
+        left_out = [mode.wire for mode in modes if mode in self._deadly]
+        if left_out and self._notes is not None:
             self._log.warning(
                 "not_compiled",
-                f"{', '.join(deadly)}: {MOST_DEATHS} processes in a row ended when it was tried, so it is not compiled; a "
+                f"{', '.join(left_out)}: {MOST_DEATHS} processes in a row ended when it was tried, so it is not compiled; a "
                 "switch to it may end this one too",
             )
-        first = [mode for mode in modes if mode.wire not in left_out]
         first.sort(key=lambda mode: mode is not self.trainer.mode)
         seconds = self.trainer.prewarm(batch, self._task.loss, first)
         names = [mode.wire for mode in first]

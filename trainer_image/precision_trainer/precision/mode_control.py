@@ -57,6 +57,8 @@ class ModeControl:
         self._proven = set(proven)
         self._failed: set[PrecisionMode] = set()
         """Modes the model failed in, on some rank; the same on all."""
+        self._deadly: Set[PrecisionMode] = frozenset()
+        """Modes that processes before this one did not survive under the request in force; the same on all ranks."""
         self._undone: ModeChange | None = None
         if mode not in self._proven:
             self.trial = Trial(PrecisionMode.FP32, PrecisionMode.FP32, None)
@@ -79,6 +81,10 @@ class ModeControl:
     def failed(self, mode: PrecisionMode) -> bool:
         """Whether the model failed in it."""
         return mode in self._failed
+
+    def pass_by(self, modes: Set[PrecisionMode]) -> None:
+        """Let the sentinel enter none of ``modes`` before another request is applied. The same on all ranks."""
+        self._deadly = modes
 
     def begin_trial(self) -> None:
         """The first step in the mode in force comes next."""
@@ -121,6 +127,7 @@ class ModeControl:
         trial = self.trial or Trial(self.mode, self.requested, self.applied)
         self.applied = request
         self.requested = request.mode
+        self._deadly = frozenset()
         if self._sentinel is not None:
             self._sentinel.requested(step)
         change = self._change("request", trial, step)
@@ -188,11 +195,12 @@ class ModeControl:
     def _wanted(self) -> PrecisionMode:
         """What the request and the sentinel come to, or the next safer mode that the model does not fail in."""
         wanted = self._sentinel.allowed(self.requested) if self._sentinel is not None else self.requested
-        if wanted in self._failed and wanted is PrecisionMode.MIXED_FP16:
+        unfit = self._failed | self._deadly
+        if wanted in unfit and wanted is PrecisionMode.MIXED_FP16:
             wanted = PrecisionMode.MIXED_BF16
-        if wanted in self._failed:
+        if wanted in unfit:
             wanted = PrecisionMode.FP32
-        return self.mode if wanted in self._failed else wanted
+        return self.mode if wanted in unfit else wanted
 
     def _change(self, source: str, trial: Trial, step: int) -> ModeChange:
         before = self.mode
