@@ -175,9 +175,9 @@ class Session:
         self.trainer.modes.pass_by(self._deadly)
         if given_up:
             reason = (
-                f"{deaths[decided.mode]} processes in a row ended in it, in its first step or while it was compiled (memory, a "
-                "kernel that faults); it is tried again under another request or other settings, or once trial.json is gone "
-                "from the checkpoint directory"
+                f"{deaths[decided.mode]} processes in a row ended in it, in its first step or while it was compiled "
+                "(memory, a kernel that faults); it is tried again under another request or other settings, or once "
+                "trial.json is gone from the checkpoint directory"
             )
             self.trainer.modes.tell_refused(decided.mode, decided.request, reason)
         if rank == 0:

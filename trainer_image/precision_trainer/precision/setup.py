@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from ..errors import ConfigError
 from ..values.config import FALLBACK_LINE, ExtendedFP16Config, parse_bool
@@ -51,6 +52,11 @@ def check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
         ConfigError: sharded or 16-bit parameters that are trained, or on several devices, sparse gradients, or an optimizer
             whose step needs a closure.
     """
+    lazy = next((name for name, parameter in model.named_parameters() if is_lazy(parameter)), None)
+    if lazy is not None:
+        raise ConfigError(
+            f"parameter {lazy} has no shape yet: expected an initialised model; compute one batch with it first"
+        )
     devices = sorted({str(parameter.device) for parameter in model.parameters() if parameter.requires_grad})
     if len(devices) > 1:
         raise ConfigError(
@@ -64,9 +70,14 @@ def check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
                 "sharded models are not supported yet; train it without this trainer, or pass the model before fully_shard()"
             )
         if parameter.requires_grad and parameter.dtype is not torch.float32:
+            how = (
+                "keep torch.view_as_real() of it as the parameter, and use torch.view_as_complex() of that in forward()"
+                if parameter.is_complex()
+                else "call model.float() first"
+            )
             raise ConfigError(
-                f"parameter {name} is {parameter.dtype}: expected torch.float32; call model.float() first, or freeze it "
-                "with requires_grad_(False)"
+                f"parameter {name} is {parameter.dtype}: expected torch.float32; {how}, or freeze it with "
+                "requires_grad_(False)"
             )
     for name, module in model.named_modules():
         _check_module(module, f"module {name}" if name else "the model")

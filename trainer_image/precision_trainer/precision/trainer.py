@@ -86,14 +86,13 @@ class ExtendedFP16Trainer:
             RankMismatchError: the ranks start in different modes.
         """
         self.config = config or ExtendedFP16Config()
-        self.model = model
+        self.model, self.optimizer = model, optimizer
+        self.rank, self.world_size = rank, world_size
+        first = check_parameters(model, optimizer)
         self.nonfinite_buffers = nonfinite_buffers(model)
         """Names of buffers and frozen parameters that held inf or NaN from the start, such as a mask: no poison."""
         self.other_types = other_types(model)
         """Names of what is not FP32 by the model's author: frozen weights, buffers."""
-        self.optimizer = optimizer
-        self.rank, self.world_size = rank, world_size
-        first = check_parameters(model, optimizer)
         self.device = torch.device(device) if device is not None else first.device
         log = log or JsonLog(rank, world_size)
         mode = start_mode(self.config, self.device, log, allow_cpu)
@@ -150,7 +149,7 @@ class ExtendedFP16Trainer:
             )
         self._own_step = ddp.OwnStep(self._ddp)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
-        self._autocast = Autocast(self.device)
+        self._autocast = Autocast(self.device, log)
         self._micro_step = 0
         self._begun = False
         self._loss_sum: torch.Tensor | None = None
@@ -299,11 +298,11 @@ class ExtendedFP16Trainer:
             raise ConfigError(
                 f"loss_fn returned {type(loss).__name__}: expected a 0-dim tensor; return the sum of the losses to train on"
             )
-        if loss.dim():
+        if loss.numel() != 1:
             raise ConfigError(
                 f"loss_fn returned shape {tuple(loss.shape)}: expected a 0-dim tensor; reduce it with .mean()"
             )
-        return loss
+        return loss.reshape(()) if loss.dim() else loss
 
     def _forward(
         self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor], *, reduces: bool
@@ -329,6 +328,8 @@ class ExtendedFP16Trainer:
         if self._ddp is not None:
             # A forward pass since, such as of another network's loss, has made it wait for gradients.
             compat.forget_forward(self._ddp)
+        if self.modes.trial is not None and self.mode.uses_scaler:
+            self._gradient_update.check_others()
         run_backward((self._part(loss),), (self.scaler.scale_value if self.mode.uses_scaler else self._one,))
         return loss
 
@@ -343,10 +344,11 @@ class ExtendedFP16Trainer:
         run_backward((part, telemetry), (root, torch.zeros_like(telemetry)))
 
     def _part(self, loss: torch.Tensor) -> torch.Tensor:
-        """What a micro-batch adds to the step's loss, in FP32."""
-        part = loss if loss.dtype is torch.float32 else loss.float()
+        """What a micro-batch adds to the step's loss, in FP32; one of 16 bits is divided in FP32, one of 64 in its own."""
+        part = loss.float() if loss.dtype.itemsize < 4 else loss
         steps = self.config.gradient_accumulation_steps
-        return part / steps if steps > 1 else part
+        part = part / steps if steps > 1 else part
+        return part if part.dtype is torch.float32 else part.float()
 
     def backward_and_step(self, loss: torch.Tensor) -> bool:
         """Backward of one micro-batch; after the last one of the window, the optimizer update.

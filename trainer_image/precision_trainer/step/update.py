@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import is_
 from typing import NamedTuple
 
 import torch
@@ -52,14 +53,15 @@ class GradientUpdate:
         self._places = {parameter: place for place, parameter in enumerate(order)}
         self._ordered: list[torch.Tensor] | None = None
         """The optimizer's parameters in the model's order; None where that is their own order."""
-        self._known = 0
+        self._known: list[torch.Tensor] = []
+        """The optimizer's parameters, for which the order holds."""
         self._fixed, self._adaptive = max_grad_norm > 0, adaptive
         self._clips = self._fixed or adaptive is not None
         self._zeroed = False
         # Where the kernel reads found_inf itself (torch marks such optimizers), the host need not: that would wait for the
         # device. On a CPU there is nothing to wait for, and the kernel's way is the dearer one.
         self.on_device = device.type != "cpu" and bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-        self._settled = 0
+        self._settled = False
         # Constants and results have their tensors once: making them costs more than the arithmetic.
         self._max_norm, self._epsilon, self._one, self._found_inf, self._coefficient = (
             torch.full((), value, dtype=torch.float32, device=device) for value in (max_grad_norm, 1e-6, 1.0, 0.0, 0.0)
@@ -79,6 +81,8 @@ class GradientUpdate:
             # Asked for at every step: a group may have been added (gradual unfreezing).
             parameters: list[torch.Tensor] = [p for group in self._optimizer.param_groups for p in group["params"]]
             gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
+            if len(parameters) != len(self._known) or not all(map(is_, parameters, self._known)):
+                self._learn(parameters)
             if scaler is not None:
                 scaler.unscale_(gradients, self._found_inf)
             norm = norms = None
@@ -99,20 +103,35 @@ class GradientUpdate:
         except NotImplementedError as error:
             raise self._explained(error) from error
 
+    def _learn(self, parameters: list[torch.Tensor]) -> None:
+        """The optimizer has other parameters than in the last step."""
+        self._known, self._settled = parameters, False
+        last = len(self._places)
+        ordered = sorted(parameters, key=lambda parameter: self._places.get(parameter, last))
+        self._ordered = None if all(map(is_, ordered, parameters)) else ordered
+
     def _in_order(
         self, parameters: list[torch.Tensor], each: Sequence[torch.Tensor], norms: torch.Tensor
     ) -> torch.Tensor:
         """``norms``, [P], which are ``each`` stacked, in the model's order of ``parameters``."""
-        if self._known != len(parameters):
-            self._known = len(parameters)
-            last = len(self._places)
-            ordered = sorted(parameters, key=lambda parameter: self._places.get(parameter, last))
-            same = all(one is other for one, other in zip(ordered, parameters, strict=True))
-            self._ordered = None if same else ordered
         if self._ordered is None:
             return norms
         found = dict(zip((parameter for parameter in parameters if parameter.grad is not None), each, strict=True))
         return torch.stack([found[parameter] for parameter in self._ordered if parameter in found])
+
+    def check_others(self) -> None:
+        """Refuse a loss scale where it would reach parameters that are not the optimizer's: nobody would take it out again.
+
+        Raises:
+            ConfigError: such a parameter of the model is trained.
+        """
+        own = {parameter for group in self._optimizer.param_groups for parameter in group["params"]}
+        other = next((p for p in self._places if p.requires_grad and p not in own), None)
+        if other is not None:
+            raise ConfigError(
+                f"a parameter of shape {tuple(other.shape)} is trained, but not by the trainer's optimizer: its gradient "
+                "would be times the loss scale; give it to that optimizer, freeze it, or ask for bf16"
+            )
 
     def _explained(self, error: NotImplementedError) -> Exception:
         """What a person can act on; asked for only when a kernel has failed, so that no step pays for it."""
@@ -176,7 +195,7 @@ class GradientUpdate:
 
     def _first_momentum(self, parameters: list[torch.Tensor]) -> bool:
         """Whether fused SGD would make a momentum buffer in this step: where it skips, torch leaves that uninitialised."""
-        if self._settled == len(parameters):
+        if self._settled:
             return False
         state = self._optimizer.state
         momentum = isinstance(self._optimizer, torch.optim.SGD) and any(
@@ -184,5 +203,5 @@ class GradientUpdate:
         )
         missing = [p for p in parameters if momentum and state.get(p, {}).get("momentum_buffer") is None]
         if not missing:
-            self._settled = len(parameters)
+            self._settled = True
         return any(p.grad is not None for p in missing)
