@@ -16,6 +16,7 @@ from precision_tools.analyzer.formats import BY_NAME
 from precision_tools.analyzer.probe import ModeProbe, ModuleProbe, Probe, probe
 from precision_tools.analyzer.recommend import recommend
 from precision_trainer import ExtendedFP16Trainer, PrecisionAnalyzer
+from precision_trainer.errors import ConfigError
 from precision_trainer.step.hardware import Hardware, detect, fp8_missing
 from precision_trainer.values.config import read_boot
 from precision_trainer.values.sentinel import SentinelConfig
@@ -261,3 +262,21 @@ def test_a_mode_that_the_device_only_emulates_is_not_trained_for_minutes_and_it_
     assert gemm.emulated([*found, gemm.Gemm("tf32", None, None, "none")], ("fp32", "bf16", "fp16")) == {
         "fp16": "its matrix products run at 9.0 GFLOP/s here, FP32's at 100.0"
     }
+
+
+def test_frozen_weights_may_have_any_type_and_one_weight_must_be_trained() -> None:
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16).requires_grad_(requires_grad=False)
+            self.adapter = nn.Linear(WIDTH, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.adapter(self.base(x.bfloat16()).float())
+            return out
+
+    model = Adapted()
+    found = PrecisionAnalyzer(CPU).analyze(model, batch(0), loss_of, steps=3)
+    assert {run.mode for run in found.runs} >= {"fp32"}
+    with pytest.raises(ConfigError, match="no parameter is trained"):
+        PrecisionAnalyzer(CPU).analyze(model.requires_grad_(requires_grad=False), batch(0), loss_of, steps=3)

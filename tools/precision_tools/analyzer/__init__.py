@@ -47,14 +47,14 @@ class PrecisionAnalyzer:
         """Look at a module with one batch of its data; a copy of it is trained on that batch again and again.
 
         Args:
-            model: parameters FP32. It is left as it was.
+            model: trained parameters FP32. It is left as it was.
             batch: handed to ``loss``.
             loss: ``(model, batch) -> 0-dim tensor``.
             steps: of training in each mode; 0: none, and then no reduced mode is recommended.
             name: for the report; the module's class, if None.
 
         Raises:
-            ConfigError: the parameters are not FP32, or the FP32 loss is not finite or reaches no parameter.
+            ConfigError: none is trained, those that are are not FP32, or the FP32 loss is not finite or reaches no parameter.
         """
         subject = Task(name or type(model).__name__, model, lambda *_: batch, cast(Loss, loss), "")
         return self.analyze_task(subject, batch_size=1, steps=steps)
@@ -65,7 +65,10 @@ class PrecisionAnalyzer:
         def batches(step: int) -> object:
             return to_device(task.batches(step * batch_size, batch_size), self.device)
 
-        for name, parameter in task.model.named_parameters():
+        trained = [(name, parameter) for name, parameter in task.model.named_parameters() if parameter.requires_grad]
+        if not trained:
+            raise ConfigError("no parameter is trained: expected one that has requires_grad; thaw a part of the model")
+        for name, parameter in trained:
             if parameter.dtype is not torch.float32:
                 raise ConfigError(
                     f"parameter {name} is {parameter.dtype}: expected torch.float32; call model.float() first"
