@@ -54,7 +54,7 @@ class PrecisionAnalyzer:
             name: for the report; the module's class, if None.
 
         Raises:
-            ConfigError: none is trained, those that are are not FP32, or the FP32 loss is not finite or reaches no parameter.
+            ConfigError: none is trained, or not in FP32, or the FP32 loss is not finite or reaches no parameter.
         """
         subject = Task(name or type(model).__name__, model, lambda *_: batch, cast(Loss, loss), "")
         return self.analyze_task(subject, batch_size=1, steps=steps)
