@@ -6,7 +6,8 @@ With backend aot_eager, which traces and guards as inductor does and needs no C+
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -104,12 +105,81 @@ def test_an_overflow_inside_a_compiled_model_is_still_traced_to_its_layer_and_pi
     assert trainer.mode is FP16
 
 
-def test_a_compiled_model_is_trained_as_compiled_and_its_activations_are_unknown() -> None:
-    trainer = _trainer(SentinelConfig(probe_steps=16))
+class _Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = torch.nn.LayerNorm(16), torch.nn.Linear(16, 16)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = batch + self.linear(self.norm(batch))
+        return out
+
+
+class _DecoratedBlock(_Block):
+    @torch.compile(backend="eager", fullgraph=True)
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return super().forward(batch)
+
+
+Loss = Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]
+
+
+def _wrapped() -> tuple[torch.nn.Module, Loss]:
+    model = torch.nn.Sequential(_Block(), _Block())
+    wrapped: torch.nn.Module = torch.compile(model, backend="eager", fullgraph=True)  # type: ignore[assignment]
+    return wrapped, _loss
+
+
+def _in_place() -> tuple[torch.nn.Module, Loss]:
+    model = torch.nn.Sequential(_Block(), _Block())
+    model.compile(backend="eager", fullgraph=True)
+    return model, _loss
+
+
+def _one_block() -> tuple[torch.nn.Module, Loss]:
+    model = torch.nn.Sequential(_Block(), _Block())
+    model[1].compile(backend="eager", fullgraph=True)
+    return model, _loss
+
+
+def _decorated() -> tuple[torch.nn.Module, Loss]:
+    return torch.nn.Sequential(_DecoratedBlock(), _Block()), _loss
+
+
+def _own_function() -> tuple[torch.nn.Module, Loss]:
+    called = torch.compile(lambda model, batch: model(batch), backend="eager", fullgraph=True)
+    return torch.nn.Sequential(_Block(), _Block()), lambda model, batch: _loss(lambda x: called(model, x), batch)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # torch's own, where a part is compiled
+@pytest.mark.parametrize("pinned", [(), ("*.norm",)], ids=["", "pinned"])
+@pytest.mark.parametrize("compiled", [_wrapped, _in_place, _one_block, _decorated, _own_function])
+def test_measuring_activations_neither_ends_nor_recompiles_a_model_that_is_compiled_in_any_way(
+    compiled: Callable[[], tuple[torch.nn.Module, Loss]], pinned: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, loss = compiled()
+    config = ExtendedFP16Config(
+        precision_mode=BF16, sentinel=SentinelConfig(probe_steps=16, shadow_steps=12), fp32_modules=pinned
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", allow_cpu=True)
     assert trainer.sentinel is not None
-    trainer.apply(PrecisionRequest(1, BF16))
-    _steps(trainer, 24)
+    batch = torch.randn(8, 16)
+    seen = []
+    for _ in range(32):
+        trainer.backward_and_step(trainer.training_step(batch, loss, loss))
+        seen.append(_compilations())
+    assert seen[0] == seen[-1] > 0
+    assert trainer.sentinel.measurements.shadow is not None
     assert trainer.sentinel.measurements.reading is None
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    off = [line["check"] for line in lines if line["event"] == "sentinel_check_off"]
+    if compiled is _own_function and not pinned:  # torch passes its hooks over: they measure nothing, and harm nothing
+        assert off == []
+    else:
+        assert off == ["probe of the activations"]
 
 
 def test_an_unknown_backend_is_refused_with_those_there_are() -> None:

@@ -373,7 +373,7 @@ def test_the_probe_leaves_no_hook_on_a_parameter_that_a_layer_gives_out() -> Non
     layer = _Queries()
     failures: list[Exception] = []
     layers = Layers(layer, torch.optim.SGD(layer.parameters()))
-    probe = ActivationProbe(layers, 1, failures.append)
+    probe = ActivationProbe(layer, layers, 1, failures.append)
     for clock in range(1, 6):
         assert probe.attach_if_due(clock)
         layer().sum().backward()

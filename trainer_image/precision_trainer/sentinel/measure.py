@@ -48,7 +48,7 @@ class Measurements:
         """Told of each shadow."""
         self._model, self._device, self._measures, self._voice = model, device, measures, voice
         self._guard = guard
-        self._probe = ActivationProbe(layers, config.probe_steps, lambda error: guard.switch_off(_PROBE, error))
+        self._probe = ActivationProbe(model, layers, config.probe_steps, lambda error: guard.switch_off(_PROBE, error))
         self._every, self._due = config.shadow_steps, _NEVER
         self._mode: PrecisionMode | None = None
 

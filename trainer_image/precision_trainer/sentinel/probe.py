@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ..errors import TrainerError
+from ..step.replay import is_compiled
 from .layers import Layers
 
 FP16_MAX = 65504.0
@@ -21,6 +23,10 @@ _PATIENCE = 3
 _SUBNORMAL = 2.0**-14
 _SPARE = 8.0
 """Room that a recommended scale leaves above the largest gradient seen."""
+
+
+class CompiledModelError(TrainerError):
+    """torch.compile runs the model: hooks on its layers would compile it anew in the middle of training, or end it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +62,9 @@ class ProbeReading:
 class ActivationProbe:
     """Hooks for one step in ``every``: attached before the forward, detached after the backward, read some steps later."""
 
-    def __init__(self, layers: Layers, every: int, failed: Callable[[Exception], None]) -> None:
-        """Measure ``layers``; ``failed`` hears of an output that cannot be measured, which ends that measurement."""
+    def __init__(self, model: torch.nn.Module, layers: Layers, every: int, failed: Callable[[Exception], None]) -> None:
+        """Measure ``layers`` of ``model``; ``failed`` hears of an output that cannot be measured, which ends it."""
+        self._model = model
         self._layers, self._every, self._failed = layers, every, failed
         self._due = every
         self.read_at = -1
@@ -72,12 +79,18 @@ class ActivationProbe:
         return clock < self._due and not self._handles
 
     def attach_if_due(self, clock: int) -> bool:
-        """Measure the step about to run, if it is one to measure; ``clock`` counts steps."""
+        """Measure the step about to run, if it is one to measure; ``clock`` counts steps.
+
+        Raises:
+            CompiledModelError: torch.compile runs the model, or a part of it.
+        """
         self._remove()  # a step that was begun and never ended, by an error that the script caught
         if clock < self._due:
             return False
         self._due = clock + self._every
         self._outputs, self._gradients, self._elements = {}, [], 0
+        if is_compiled(self._model):  # asked anew each time: a script may compile a part of it at any step
+            raise CompiledModelError("torch.compile runs the model, and hooks on its layers would compile it anew")
         try:
             for index, module in enumerate(self._layers.modules):
                 self._handles.append(module.register_forward_hook(self._watch(index)))
@@ -104,6 +117,10 @@ class ActivationProbe:
 
     def _watch(self, index: int) -> Callable[[torch.nn.Module, object, object], None]:
         def hook(_module: torch.nn.Module, _inputs: object, output: object) -> None:
+            if (
+                torch.compiler.is_compiling()
+            ):  # called by a function that was compiled: traced, this must be nothing at all
+                return
             if not isinstance(output, torch.Tensor) or not output.is_floating_point() or not output.numel():
                 return
             try:

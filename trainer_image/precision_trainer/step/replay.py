@@ -72,6 +72,23 @@ def eagerly() -> contextlib.AbstractContextManager[object]:
     return stance
 
 
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Whether torch.compile runs ``model`` or a part of it: then hooks that come later are passed over, or compile it anew.
+
+    A function of the script's own that was compiled, and calls the model, is seen only if a module has a ``forward`` of its
+    own, as a pinned one has: there alone torch guards its code by the hooks.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return False
+    if any(
+        module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable")
+        for module in model.modules()
+    ):
+        return True
+    compiles = sys.modules["torch._dynamo"].utils.counters["stats"]["unique_graphs"] > 0
+    return compiles and any("forward" in vars(module) for module in model.modules())
+
+
 class ForwardState:
     """What a forward pass changes, as it is now: random state, buffers (running statistics), attributes of modules."""
 
