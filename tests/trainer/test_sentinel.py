@@ -138,6 +138,36 @@ def test_a_bad_batch_is_told_from_bad_precision_and_changes_no_mode(
     assert {warning["reason"] for warning in warnings} == {"DataFault"}
 
 
+def _masked(trainer: ExtendedFP16Trainer, steps: int, one_in: int) -> None:
+    """Train on labels that are all masked in one batch of ``one_in``: that loss is NaN, its gradients are 0."""
+
+    def loss(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(model(batch[0]).float(), batch[1])
+
+    for step in range(steps):
+        labels = torch.full((4,), -100) if step % one_in == 0 else torch.arange(4)
+        trainer.backward_and_step(trainer.training_step((torch.eye(4), labels), loss))
+    trainer.drain()
+
+
+@pytest.mark.parametrize("mode", [BF16, FP16])
+def test_batches_with_every_label_masked_are_reported_once_a_window_and_change_no_mode(
+    mode: PrecisionMode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    config = ExtendedFP16Config(precision_mode=mode, loss_scale=1024.0, sentinel=QUICK)
+    trainer = ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), config, allow_cpu=True)
+    _masked(trainer, 64, one_in=3)
+    assert (trainer.mode, trainer.get_stats()["sentinel_level"]) == (mode, "nominal")
+    warnings = events(capsys, "sentinel_warning")
+    unexplained = [warning for warning in warnings if warning["reason"] == "NonFiniteUnexplained"]
+    assert 4 <= len(unexplained) <= 64 // QUICK.window_steps
+    assert "of 8 steps were not finite" in str(unexplained[0]["message"])
+    _masked(trainer, 32, one_in=1)
+    assert trainer.mode is not mode
+
+
 def test_poisoned_weights_ask_for_a_rewind_within_four_steps(text: LibraryText) -> None:
     trainer = make(FP32)
     assert trainer.sentinel is not None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_trainer.errors import ConfigError
-from precision_trainer.sentinel.machine import Sample, SentinelState, Transition, cleared, dwell, judge
+from precision_trainer.sentinel.machine import Sample, SentinelState, Transition, cleared, dwell, is_unexplained, judge
 from precision_trainer.values.levels import Level, Reason, safer
 from precision_trainer.values.modes import PrecisionMode
 from precision_trainer.values.sentinel import SentinelConfig
@@ -187,6 +187,26 @@ def test_a_batch_that_is_bad_in_fp32_too_changes_nothing(what: dict[str, object]
     run = Run(requested=FP16 if "skipped" in what else BF16)
     for _ in range(20):
         assert run.window(fp32_finite=False, **what) is None
+
+
+@pytest.mark.parametrize("mode", [BF16, FP16])
+def test_non_finite_steps_that_nobody_computed_again_leave_a_mode_only_where_hardly_any_other_is_left(
+    mode: PrecisionMode,
+) -> None:
+    run = Run(requested=mode)
+    for _ in range(20):
+        assert run.window(nonfinite=WINDOW // 2) is None
+        assert is_unexplained(CONFIG, sample(WINDOW, mode, nonfinite=WINDOW // 2))
+    assert run.until(CONFIG.patience_windows, nonfinite=WINDOW).reason is Reason.NONFINITE_UNEXPLAINED
+    assert run.state.level is (Level.BF16 if mode is FP16 else Level.FP32)
+
+
+@pytest.mark.parametrize(
+    "what", [{"nonfinite": 1}, {"nonfinite": 8, "fp32_finite": False}, {"nonfinite": 8, "weights_finite": False}]
+)
+def test_one_non_finite_step_and_those_of_a_known_cause_are_explained(what: dict[str, object]) -> None:
+    assert not is_unexplained(CONFIG, sample(WINDOW, BF16, **what))
+    assert not is_unexplained(CONFIG, sample(WINDOW, FP32, nonfinite=8))
 
 
 def test_one_bad_window_is_not_yet_trouble() -> None:

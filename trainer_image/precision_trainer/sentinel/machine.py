@@ -81,6 +81,8 @@ class Transition:
     pin: int | None = None
 
 
+_STUCK = 0.75
+"""Share of non-finite steps from which on training hardly goes on: worth a safer mode, though nobody knows that it helps."""
 SETTLE_STEPS = 4
 """Steps between a decision and its being in force on all ranks, rounded up: what they show is not judged."""
 
@@ -136,9 +138,19 @@ def _trouble(config: SentinelConfig, sample: Sample) -> Reason | None:
         return Reason.SCALE_AT_FLOOR if sample.at_floor else Reason.PERSISTENT_OVERFLOW
     if sample.nonfinite and sample.fp32_finite:
         return Reason.PRECISION_FAULT
-    if sample.nonfinite >= max(2.0, config.overflow_ratio * sample.tried):
+    if is_unexplained(config, sample) and sample.nonfinite >= _STUCK * sample.tried:
         return Reason.NONFINITE_UNEXPLAINED
     return None
+
+
+def is_unexplained(config: SentinelConfig, sample: Sample) -> bool:
+    """Whether low precision had non-finite steps, more than a few, of which none was computed again.
+
+    They are no evidence of precision: BF16 reaches as far as FP32, and what overflows in FP16 is skipped by the scaler. The
+    data are likelier, such as batches with every label masked, and training goes on beside them.
+    """
+    many = sample.nonfinite >= max(2.0, config.overflow_ratio * sample.tried)
+    return many and sample.mode is not _FP32 and sample.fp32_finite is None and sample.weights_finite
 
 
 def _target(

@@ -23,7 +23,7 @@ from .diagnose import diagnose
 from .guard import Guard
 from .islands import Islands
 from .layers import Layers
-from .machine import SETTLE_STEPS, Sample, SentinelState, Transition, cleared, judge
+from .machine import SETTLE_STEPS, Sample, SentinelState, Transition, cleared, is_unexplained, judge
 from .measure import Measurements
 from .voice import Voice
 from .watch import StepWatch
@@ -253,6 +253,14 @@ class Sentinel:
         if transition is not None:
             self._serial = self._serial % SERIALS + 1
             self._pending = Verdict(self._serial, transition.after, transition.reason, transition.pin)
+        elif is_unexplained(self.config, sample):
+            self._voice.warn(
+                Reason.NONFINITE_UNEXPLAINED,
+                record,
+                f"{window.nonfinite} of {window.tried} steps were not finite, and no replay says whether they are in FP32; "
+                "the mode is left only where three in four are not; look at the data (is every label of a batch masked?), "
+                "or give a replay_fn",
+            )
 
     def _drift_is_confirmed(self, record: StepRecord) -> bool:
         """Whether precision is what drives the loss away, and not the data: what a shadow found since it did."""
