@@ -7,6 +7,7 @@ import json
 import random
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 
 import pytest
@@ -239,6 +240,107 @@ def test_a_state_that_a_module_carries_is_not_advanced_by_a_replay() -> None:
         return losses(case, sentinel, replay=case.loss)
 
     assert trained(EAGER) == trained(OFF)
+
+
+class Remembering(torch.nn.Linear):
+    """Subtracts the mean of what it gave out last, of which it keeps a list, and counts in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+        self.recent: list[torch.Tensor] = []
+        self.counts = {"calls": [0]}
+        self.ids: set[int] = set()
+        self.queue: deque[float] = deque(maxlen=3)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        out = super().forward(input)
+        self.counts["calls"][0] += 1
+        self.recent.append(out.detach().float().mean(0))
+        del self.recent[:-3]
+        self.ids.add(self.counts["calls"][0])
+        self.queue.append(float(len(self.ids)))
+        return out - torch.stack(self.recent).mean(0) * min(1.0, self.counts["calls"][0] / 9) * sum(self.queue) / 9
+
+
+def test_what_a_modules_collections_hold_is_not_advanced_by_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
+    def trained(sentinel: SentinelConfig, *, in_loss: bool) -> list[float]:
+        case = Case()
+        torch.manual_seed(3)
+        layer = Remembering()
+        case.model = torch.nn.Sequential(torch.nn.Linear(8, 8)) if in_loss else torch.nn.Sequential(layer)
+
+        def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = model(batch)
+            return (layer(out) if in_loss else out).float().square().mean()
+
+        return losses(case, sentinel, loss=loss, replay=loss)
+
+    for in_loss in (False, True):
+        assert trained(EAGER, in_loss=in_loss) == trained(OFF, in_loss=in_loss)
+    assert "sentinel_check_off" not in _noted(capsys)
+
+
+def filling_a_list() -> Loss:
+    seen: list[float] = []
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = model(batch).float().square().mean()
+        seen.append(value.item())
+        return value * (1.0 + len(seen) % 2)
+
+    return loss
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_list_that_a_replay_fills_is_put_back_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert with_its_own_replay(filling_a_list, EAGER) == with_its_own_replay(filling_a_list, OFF)
+    errors = [str(event["error"]) for event in _noted(capsys)["sentinel_check_off"]]
+    assert errors
+    assert all(error.startswith("seen changed") for error in errors)
+
+
+def _clips_by_a_running_norm(model: torch.nn.Module, seen: list[float]) -> None:
+    def hook(gradient: torch.Tensor) -> torch.Tensor:
+        norm = float(gradient.float().norm())
+        norm = norm if norm < 1e6 else 1e6  # of a step that overflows: NaN
+        seen.append(0.9 * seen[-1] + 0.1 * norm)
+        return gradient * min(1.0, seen[-1] / (norm + 1e-6))
+
+    for parameter in model.parameters():
+        parameter.register_hook(hook)
+
+
+def _divides_by_a_running_spread(model: torch.nn.Module, seen: list[float]) -> None:
+    def hook(_module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+        seen.append(0.9 * seen[-1] + 0.1 * float(output.detach().float().std()))
+        return output / (seen[-1] + 0.1)
+
+    next(iter(model.children())).register_forward_hook(hook)
+
+
+def _scales_the_gradient_of_its_output(model: torch.nn.Module, seen: list[float]) -> None:
+    def hook(_module: torch.nn.Module, gradients: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        seen.append(seen[-1] * 0.99)
+        return tuple(gradient * seen[-1] for gradient in gradients)
+
+    next(iter(model.children())).register_full_backward_pre_hook(hook)
+
+
+@pytest.mark.parametrize(
+    "hooked", [_clips_by_a_running_norm, _divides_by_a_running_spread, _scales_the_gradient_of_its_output]
+)
+def test_hooks_of_the_scripts_own_are_never_run_by_a_replay(
+    hooked: Callable[[torch.nn.Module, list[float]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trained(sentinel: SentinelConfig) -> tuple[list[float], list[float]]:
+        case, seen = Case(), [1.0]
+        hooked(case.model, seen)
+        return losses(case, sentinel, replay=case.loss), seen
+
+    assert trained(EAGER) == trained(OFF)
+    errors = [str(event["error"]) for event in _noted(capsys)["sentinel_check_off"]]
+    assert errors
+    assert all("hook of the script's own" in error for error in errors)
 
 
 class _Drifting:

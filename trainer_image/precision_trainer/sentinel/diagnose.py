@@ -66,15 +66,15 @@ def _first_nonfinite(
 
         return hook
 
-    handles: list[RemovableHandle] = [
-        module.register_forward_hook(watch(index)) for index, module in enumerate(layers.modules)
-    ]
+    handles: list[RemovableHandle] = []
     try:
         with (
             replaying(model, device),
             torch.no_grad(),
             torch.autocast(device.type, AUTOCAST.get(mode), enabled=mode in AUTOCAST),
         ):
+            for index, module in enumerate(layers.modules):
+                handles.append(module.register_forward_hook(watch(index)))
             replay(model)
     finally:
         for handle in handles:

@@ -8,7 +8,8 @@ import pickle
 import random
 import sys
 import threading
-from collections.abc import Container, Iterator
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Container, Iterable, Iterator
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -16,6 +17,65 @@ import torch
 
 PLAIN = (int, float, bool, str, type(None))
 """Values that are the same where they are equal."""
+_COLLECTIONS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+"""Of exactly these types: what a subclass does when it is filled anew, nobody knows."""
+_TORCHS = frozenset(vars(torch.nn.Module()))
+"""Attributes of a module that are torch's: its parameters, hooks and the like."""
+
+
+class Collections:
+    """Lists, dicts, sets and deques as they are now, with those inside of them."""
+
+    def __init__(self, values: Iterable[object]) -> None:
+        """Of those among ``values``. Never raises: what another thread changes meanwhile is not watched."""
+        # Any: values are put back as they were, whatever they are.
+        self._kept: list[tuple[Any, list[Any], list[Any]]] = []
+        todo, seen = list(values), set[int]()
+        while todo:
+            value = todo.pop()
+            if type(value) in _COLLECTIONS and id(value) not in seen:
+                seen.add(id(value))
+                with contextlib.suppress(RuntimeError):
+                    keys, parts = _parts(value)
+                    self._kept.append((value, keys, parts))
+                    todo += parts
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def put_back(self, *, only_look: bool = False) -> bool:
+        """Fill those that changed as they were, unless the call is ``only_look``; returns whether there were any."""
+        changed = False
+        for value, keys, parts in self._kept:
+            with contextlib.suppress(RuntimeError):
+                now_keys, now = _parts(value)
+                if _same(now_keys, keys) and _same(now, parts):
+                    continue
+                changed = True
+                if only_look:
+                    continue
+                value.clear()
+                if isinstance(value, dict):
+                    value.update(dict(zip(keys, parts, strict=True)))
+                elif isinstance(value, set):
+                    value.update(parts)
+                else:
+                    value.extend(parts)
+        return changed
+
+
+def own_collections(module: torch.nn.Module) -> Iterator[object]:
+    """Attributes of a module that its author gave it, and that may be collections."""
+    names: dict[str, object] = vars(module)
+    return (value for name, value in names.items() if name not in _TORCHS)
+
+
+def _parts(value: Any) -> tuple[list[Any], list[Any]]:  # noqa: ANN401  (see Collections)
+    return ([*value], [*value.values()]) if isinstance(value, dict) else ([], [*value])
+
+
+def _same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and not any(map(_differ, one, other))
 
 
 @contextlib.contextmanager
@@ -62,6 +122,8 @@ class _Held:
         self._attributes: list[tuple[dict[str, Any], dict[str, Any], bool]] = []
         """A namespace, what it held, and whether it is a module's."""
         self._cells: list[tuple[str, CellType, object]] = []
+        self._collections: list[tuple[str | None, Collections]] = []
+        """With the name; None for those of modules."""
         todo, seen = [function], set[int]()
         while todo:
             held = todo.pop()
@@ -80,11 +142,13 @@ class _Held:
             closed = zip(held.__code__.co_freevars, held.__closure__ or (), strict=True)
             cells = [(name, cell, _content(cell)) for name, cell in closed]
             self._cells += cells
+            self._keep_collections((name, content) for name, _, content in cells)
             self._names(vars(held))
             return [content for _, _, content in cells]
         if isinstance(held, torch.nn.Module):
             for part in held.modules():
                 if part not in theirs:
+                    self._keep_collections((None, value) for value in own_collections(part))
                     for names in (vars(part), part._buffers, part._parameters):
                         self._names(names, of_module=True)
         elif hasattr(held, "__dict__") and not isinstance(held, type | ModuleType | torch.Tensor):
@@ -94,6 +158,11 @@ class _Held:
     def _names(self, names: object, *, of_module: bool = False) -> None:
         if isinstance(names, dict):  # scripted modules have something else
             self._attributes.append((names, dict(names), of_module))
+            if not of_module:
+                self._keep_collections(names.items())
+
+    def _keep_collections(self, named: Iterable[tuple[str | None, object]]) -> None:
+        self._collections += [(name, found) for name, value in named if (found := Collections([value]))]
 
     def put_back(self) -> list[str]:
         """Put back what a replay may have assigned; returns the names of all that changed, but for modules'."""
@@ -119,6 +188,14 @@ class _Held:
                         del names[name]
                     else:
                         names[name] = before  # in its place: the order of buffers matters
+        return changed + self._put_collections_back()
+
+    def _put_collections_back(self) -> list[str]:
+        changed: list[str] = []
+        for name, collections in self._collections:
+            others = name is not None and threading.active_count() > 1  # which may be the ones that filled it
+            if collections.put_back(only_look=others) and name is not None:
+                changed.append(name)
         return changed
 
 

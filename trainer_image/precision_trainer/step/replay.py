@@ -3,14 +3,16 @@
 Only a function that was given for it is ever computed again, never the loss that a script trains with: that one may talk to
 other ranks, draw data, or carry a state that is not ours. What is given is held to it: a collective, a draw from a generator
 of the script's own, or a write to a tensor that was there before, ends the replay before it happens. A tensor or a number
-that it assigns to its own object, or to a variable that it closes over, is put back, and ends the replay too.
+that it assigns to its own object, or to a variable that it closes over, is put back, and ends the replay too. A model with
+hooks of the script's own is not computed again: they would run once more, and may keep what they see.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -20,13 +22,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import TrainerError
 from ..values.modes import PrecisionMode
-from .carried import PLAIN, kept
+from .carried import PLAIN, Collections, kept, own_collections
 
 Batch = TypeVar("Batch")
 AUTOCAST = {PrecisionMode.MIXED_FP16: torch.float16, PrecisionMode.MIXED_BF16: torch.bfloat16}
 """What forward and backward are cast to; a mode that is not here is computed as it is."""
 Compute = Callable[[torch.nn.Module], torch.Tensor]
 """Computes the loss of one micro-batch with the model it is given."""
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Of a module; torch has the same names for hooks of all modules, after "_global"."""
+_KNOWN_AUTHORS = frozenset({"torch", __name__.partition(".")[0], "precision_tools"})
+"""Packages whose hooks leave nothing behind that is not put back: torch's write to buffers (spectral norm)."""
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "c10d_functional", "_dtensor"})
 
 
@@ -90,7 +96,8 @@ def is_compiled(model: torch.nn.Module) -> bool:
 
 
 class ForwardState:
-    """What a forward pass changes, as it is now: random state, buffers (running statistics), attributes of modules."""
+    """What a forward pass changes, as it is now: random state, buffers (running statistics), attributes of modules, and what
+    lists, dicts, sets and deques among these hold."""
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
         """Of ``model``, and of the generators that it draws from on ``device``."""
@@ -100,6 +107,7 @@ class ForwardState:
         self._attributes = [
             (names, dict(names)) for module in model.modules() for names in (vars(module), module._buffers)
         ]
+        self._collections = Collections(value for module in model.modules() for value in own_collections(module))
 
     def restore(self) -> None:
         """Put it back; may be repeated."""
@@ -111,10 +119,34 @@ class ForwardState:
             for name in names.keys() - before.keys():
                 del names[name]
             names.update(before)
+        self._collections.put_back()
         for buffer, value in self._buffers:
             # What refuses to be written (an expanded tensor, one of inference mode) did so in the forward pass too.
             with contextlib.suppress(RuntimeError), torch.no_grad():
                 buffer.copy_(value)
+
+
+def hooked_by_others(model: torch.nn.Module) -> str | None:
+    """Name of a parameter or module whose hooks a replay would run, neither torch's nor ours; None if there is none."""
+    for name, parameter in model.named_parameters():
+        # Those after accumulation stay asleep: autograd.grad accumulates nothing.
+        if _any_of_others(parameter._backward_hooks):
+            return name
+    for name, module in model.named_modules():
+        if any(_any_of_others(vars(module).get(hooks)) for hooks in _HOOKS):
+            return name or "the model"
+    everywhere = vars(torch.nn.modules.module)
+    return "every module" if any(_any_of_others(everywhere.get(f"_global{hooks}")) for hooks in _HOOKS) else None
+
+
+def _any_of_others(hooks: Mapping[int, object] | None) -> bool:
+    return bool(hooks) and any(_author(hook) not in _KNOWN_AUTHORS for hook in (hooks or {}).values())
+
+
+def _author(hook: object) -> str:
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    return str(getattr(hook, "__module__", "")).partition(".")[0]
 
 
 @contextlib.contextmanager
@@ -129,7 +161,12 @@ def undisturbed(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaying(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
-    """Where replays are computed. Raises ReplayError at what a pure function would not do."""
+    """Where replays are computed. Raises ReplayError at what a pure function would not do, and for hooks of the script's."""
+    hooked = hooked_by_others(model)
+    if hooked is not None:
+        raise ReplayError(
+            f"{hooked} has a hook of the script's own, which would run once more and may keep what it saw"
+        )
     with undisturbed(model, device), eagerly(), _Pure(list(model.buffers())):
         yield
 
