@@ -188,6 +188,37 @@ def test_a_script_of_ones_own_is_told_of_poisoned_weights_once_and_can_put_good_
     assert "load_checkpoint" in str(told[0]["message"])
 
 
+@pytest.mark.parametrize("mode", [FP32, BF16])
+def test_gradients_that_only_an_optimizer_would_mend_are_told_of_once_and_mended_by_a_hook_they_train(
+    mode: PrecisionMode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = _make(mode)
+
+    def mend(optimizer: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.nan_to_num_(0.0)
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return _loss(model, batch) + (next(model.parameters())[0] * 0).sum().sqrt()  # its gradient: NaN in one row
+
+    def steps(number: int) -> bool:
+        before = [parameter.clone() for parameter in trainer.model.parameters()]
+        for _ in range(number):
+            trainer.backward_and_step(trainer.training_step(torch.ones(4, WIDTH), loss))
+        trainer.drain()
+        return any(not torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+
+    trainer.optimizer.register_step_pre_hook(mend)
+    assert not steps(40)
+    (warning,) = _events(capsys, "sentinel_warning")
+    assert warning["reason"] == "NonFiniteUnexplained"
+    assert "by a hook on the parameters" in str(warning["message"])
+    for parameter in trainer.model.parameters():
+        parameter.register_hook(lambda gradient: gradient.nan_to_num(0.0))
+    assert steps(4)
+
+
 @pytest.mark.parametrize(
     ("owner", "method", "check"),
     [

@@ -253,7 +253,7 @@ class Sentinel:
         if transition is not None:
             self._serial = self._serial % SERIALS + 1
             self._pending = Verdict(self._serial, transition.after, transition.reason, transition.pin)
-        elif is_unexplained(self.config, sample):
+        elif is_unexplained(self.config, sample) and window.held < window.tried:  # else the watch said it
             self._voice.warn(
                 Reason.NONFINITE_UNEXPLAINED,
                 record,

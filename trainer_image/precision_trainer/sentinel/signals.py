@@ -72,6 +72,8 @@ class Window:
     tried: int = 0
     skipped: int = 0
     nonfinite: int = 0
+    held: int = 0
+    """Skipped where no scaler does that: gradients that were not finite."""
     loss_sum: float = 0.0
     losses: int = 0
     max_loss_z: float = 0.0

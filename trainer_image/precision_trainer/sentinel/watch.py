@@ -37,6 +37,7 @@ class StepWatch:
         self._trend = ScaleTrend()
         self._baseline = LossBaseline(_BLOCK_STEPS, Cusum)
         self._guard, self._detects = guard, True
+        self._held_told = False
 
     @property
     def baseline_loss(self) -> float | None:
@@ -66,6 +67,7 @@ class StepWatch:
             self.window.tried += 1
             self.window.skipped += record.overflow
             self.window.nonfinite += record.nonfinite
+            self.window.held += record.skipped and not record.overflow
             self.streak = self.streak + 1 if record.nonfinite else 0
         else:
             self._waiting.append(record)
@@ -129,6 +131,17 @@ class StepWatch:
         ):
             if Spikes.is_spike(z):
                 voice.warn(reason, record, message, sigmas=round(z, 1))
+        # Else the weights, or the data, were found to be the cause, and that was said.
+        unknown = window.weights_finite and window.fp32_finite is not False
+        if 0 < window.tried == window.held and unknown and not self._held_told:
+            self._held_told = True
+            voice.warn(
+                Reason.NONFINITE_UNEXPLAINED,
+                record,
+                f"expected steps that update the weights, found gradients that are not finite in all {window.tried}: "
+                "each was skipped, before the optimizer or its hooks saw it; mend the loss, or mend the gradients "
+                "by a hook on the parameters",
+            )
         if record.mode.uses_scaler:
             slope = self._trend.observe(self.clock, record.loss_scale)
             if slope is not None and slope < _STEEP:
