@@ -145,3 +145,61 @@ def test_a_layer_that_fails_as_it_was_too_raises_that_error_and_stays_pinned(
         model(bad)
     assert _out(model).dtype is torch.float32
     assert not capsys.readouterr().out
+
+
+class _Net(torch.nn.Module):
+    """What is not called itself: lists, a shared layer under a second name, the output layer of an attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH)]) for _ in range(2)])
+        self.attention = torch.nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.first = self.second = torch.nn.Linear(WIDTH, WIDTH)
+        self.scaled = _Scaled()
+        self.types: dict[str, torch.dtype] = {}
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        for outer in self.layers:
+            assert isinstance(outer, torch.nn.ModuleList)
+            value = outer[0](value)
+        self.types["layers"] = value.dtype
+        value, _ = self.attention(value, value, value)
+        self.types["attention"] = value.dtype
+        value = self.first(value)
+        self.types["second"] = value.dtype
+        value = self.scaled(value)
+        self.types["scaled"] = value.dtype
+        return value
+
+
+class _Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = torch.nn.ParameterList([torch.ones(WIDTH, WIDTH)])
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = value @ self.scales[0]
+        return out
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pinned"),
+    [
+        ("layers", "layers"), ("layers.*", "layers"), ("attention.out_proj", "attention"), ("second", "second"),
+        ("scaled.scales", "scaled"),
+    ],
+)  # fmt: skip
+def test_a_module_that_is_never_called_itself_is_pinned_by_what_computes_with_it(pattern: str, pinned: str) -> None:
+    net = _Net()
+    pin_by_name(net, [pattern], CPU)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        net(torch.ones(2, 3, WIDTH))
+    assert {name for name, dtype in net.types.items() if dtype is torch.float32} == {pinned}
+
+
+def test_a_module_that_several_patterns_name_is_pinned_once() -> None:
+    net = _Net()
+    pin_by_name(net, ["first", "second", "*"], CPU)
+    wide = vars(net.first)["forward"]
+    assert not isinstance(wide.__wrapped__, type(wide))
+    assert "forward" not in vars(net.layers)

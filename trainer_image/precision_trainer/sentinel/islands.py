@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch.utils._pytree import tree_map
@@ -58,19 +58,51 @@ def _ignored(_error: Exception) -> None:
 def pin_by_name(model: torch.nn.Module, patterns: Sequence[str], device: torch.device) -> None:
     """Let the modules whose names match one of ``patterns`` compute in FP32, for good.
 
+    One that is never called itself is pinned by what is: of a list of modules each, of a list of parameters or the output
+    layer of an attention the module that computes with it.
+
     Raises:
         ConfigError: a pattern matches no module.
     """
-    modules = {name: module for name, module in model.named_modules() if name}
+    if not patterns:
+        return
+    # A shared module goes by each of its names.
+    modules = dict(model.named_modules(remove_duplicate=False))
+    names = [name for name in modules if name]
+    pinned: dict[torch.nn.Module, None] = {}
     for pattern in patterns:
-        found = fnmatch.filter(modules, pattern)
+        found = fnmatch.filter(names, pattern)
         if not found:
             raise ConfigError(
                 f"fp32_modules {pattern!r} matches no module: expected a name or a glob of names such as "
-                f"{', '.join(list(modules)[:6])}; correct it or leave it out"
+                f"{', '.join(names[:6])}; correct it or leave it out"
             )
         for name in found:
-            vars(modules[name])["forward"] = _Wide(modules[name], device.type)
+            pinned.update(dict.fromkeys(_called(modules, name)))
+    for module in pinned:
+        vars(module)["forward"] = _Wide(module, device.type)
+
+
+def _called(modules: dict[str, torch.nn.Module], name: str) -> Iterator[torch.nn.Module]:
+    """The modules that a forward pass calls to compute with the one of that ``name``."""
+    module = modules[name]
+    if _has_forward(module):
+        parent = modules[name.rpartition(".")[0]]
+        inside = (
+            type(parent).forward is torch.nn.MultiheadAttention.forward
+        )  # one kernel, given the weights of all parts
+        yield parent if inside else module
+    elif children := [child for child, _ in module.named_children()]:
+        for child in children:
+            yield from _called(modules, f"{name}.{child}")
+    else:
+        while name and not _has_forward(modules[name]):
+            name = name.rpartition(".")[0]
+        yield modules[name]
+
+
+def _has_forward(module: torch.nn.Module) -> bool:
+    return "forward" in vars(module) or type(module).forward is not torch.nn.Module.forward
 
 
 class Islands:
