@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import random
 import threading
 import weakref
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.step.carried import Collections
 from precision_trainer.values.request import PrecisionRequest
 from precision_trainer.values.sentinel import SentinelConfig
 from tests.support.training.harmless_scenarios import CASES, EAGER, OFF, Case, Loss, losses
@@ -297,6 +300,35 @@ def test_a_list_that_a_replay_fills_is_put_back_and_reported(capsys: pytest.Capt
     errors = [str(event["error"]) for event in _noted(capsys)["sentinel_check_off"]]
     assert errors
     assert all(error.startswith("seen changed") for error in errors)
+
+
+def test_collections_are_put_back_as_they_were_whatever_they_are() -> None:
+    inner = [1]
+    held: list[Any] = [
+        [1, inner], {"a": 1, "b": inner}, {1, 2}, deque([1, 2], maxlen=2), OrderedDict(a=1, b=2), Counter("aab"),
+        defaultdict(list, a=[1]),
+    ]  # fmt: skip
+    before = copy.deepcopy(held)
+    collections = Collections(held)
+    assert not collections.put_back()
+    inner.append(2)
+    held[0].clear()
+    held[1]["c"] = 1
+    held[2].add(3)
+    held[3].append(3)
+    held[4].move_to_end("a")
+    held[5]["a"] += 1
+    held[6]["b"].append(1)
+    assert collections.put_back(only_look=True)
+    assert held != before
+    assert collections.put_back()
+    assert held == before
+    assert held[0][1] is held[1]["b"] is inner
+    assert not collections.put_back(only_look=True)
+
+
+def test_a_collection_as_long_as_a_data_set_is_not_watched() -> None:
+    assert not Collections([[0] * 100_001])
 
 
 def _clips_by_a_running_norm(model: torch.nn.Module, seen: list[float]) -> None:

@@ -19,6 +19,8 @@ PLAIN = (int, float, bool, str, type(None))
 """Values that are the same where they are equal."""
 _COLLECTIONS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 """Of exactly these types: what a subclass does when it is filled anew, nobody knows."""
+_MOST_ENTRIES = 100_000
+"""That are watched: more than that are data, which a step does not change."""
 _TORCHS = frozenset(vars(torch.nn.Module()))
 """Attributes of a module that are torch's: its parameters, hooks and the like."""
 
@@ -30,15 +32,16 @@ class Collections:
         """Of those among ``values``. Never raises: what another thread changes meanwhile is not watched."""
         # Any: values are put back as they were, whatever they are.
         self._kept: list[tuple[Any, list[Any], list[Any]]] = []
-        todo, seen = list(values), set[int]()
+        todo, seen, room = list(values), set[int](), _MOST_ENTRIES
         while todo:
-            value = todo.pop()
-            if type(value) in _COLLECTIONS and id(value) not in seen:
+            value: Any = todo.pop()
+            if type(value) in _COLLECTIONS and id(value) not in seen and len(value) <= room:
                 seen.add(id(value))
                 with contextlib.suppress(RuntimeError):
                     keys, parts = _parts(value)
                     self._kept.append((value, keys, parts))
                     todo += parts
+                    room -= len(parts)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -47,26 +50,29 @@ class Collections:
         """Fill those that changed as they were, unless the call is ``only_look``; returns whether there were any."""
         changed = False
         for value, keys, parts in self._kept:
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(Exception):  # another thread fills it, or a key has lost its hash
                 now_keys, now = _parts(value)
                 if _same(now_keys, keys) and _same(now, parts):
                     continue
                 changed = True
-                if only_look:
-                    continue
-                value.clear()
-                if isinstance(value, dict):
-                    value.update(dict(zip(keys, parts, strict=True)))
-                elif isinstance(value, set):
-                    value.update(parts)
-                else:
-                    value.extend(parts)
+                if not only_look:
+                    _fill(value, keys, parts)
         return changed
+
+
+def _fill(value: Any, keys: list[Any], parts: list[Any]) -> None:  # noqa: ANN401  (see Collections)
+    if isinstance(value, list | deque):
+        value.clear()
+        value.extend(parts)
+        return
+    before = dict(zip(keys, parts, strict=True)) if isinstance(value, dict) else set(parts)
+    value.clear()  # once nothing can fail any more
+    value.update(before)
 
 
 def own_collections(module: torch.nn.Module) -> Iterator[object]:
     """Attributes of a module that its author gave it, and that may be collections."""
-    names: dict[str, object] = vars(module)
+    names: dict[str, object] = dict(vars(module))
     return (value for name, value in names.items() if name not in _TORCHS)
 
 
