@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from precision_trainer.errors import ConfigError
 from precision_trainer.sentinel.guard import Guard
 from precision_trainer.sentinel.islands import Islands, pin_by_name
 from precision_trainer.sentinel.layers import Layers
@@ -203,3 +204,8 @@ def test_a_module_that_several_patterns_name_is_pinned_once() -> None:
     wide = vars(net.first)["forward"]
     assert not isinstance(wide.__wrapped__, type(wide))
     assert "forward" not in vars(net.layers)
+
+
+def test_parameters_that_the_whole_model_computes_with_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'sc\*' matches scales, whose parameters the whole model computes with"):
+        pin_by_name(_Scaled(), ["sc*"], CPU)

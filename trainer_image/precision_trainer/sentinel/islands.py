@@ -62,7 +62,7 @@ def pin_by_name(model: torch.nn.Module, patterns: Sequence[str], device: torch.d
     layer of an attention the module that computes with it.
 
     Raises:
-        ConfigError: a pattern matches no module.
+        ConfigError: a pattern matches no module, or none that is called.
     """
     if not patterns:
         return
@@ -77,8 +77,13 @@ def pin_by_name(model: torch.nn.Module, patterns: Sequence[str], device: torch.d
                 f"fp32_modules {pattern!r} matches no module: expected a name or a glob of names such as "
                 f"{', '.join(names[:6])}; correct it or leave it out"
             )
-        for name in found:
-            pinned.update(dict.fromkeys(_called(modules, name)))
+        called = dict.fromkeys(module for name in found for module in _called(modules, name))
+        if not called:
+            raise ConfigError(
+                f"fp32_modules {pattern!r} matches {found[0]}, whose parameters the whole model computes with: expected a "
+                "module that is called; put them into one of their own, or leave the pattern out"
+            )
+        pinned.update(called)
     for module in pinned:
         vars(module)["forward"] = _Wide(module, device.type)
 
@@ -88,9 +93,8 @@ def _called(modules: dict[str, torch.nn.Module], name: str) -> Iterator[torch.nn
     module = modules[name]
     if _has_forward(module):
         parent = modules[name.rpartition(".")[0]]
-        inside = (
-            type(parent).forward is torch.nn.MultiheadAttention.forward
-        )  # one kernel, given the weights of all parts
+        # One kernel computes an attention, given the weights of all its parts.
+        inside = getattr(type(parent), "forward", None) is torch.nn.MultiheadAttention.forward
         yield parent if inside else module
     elif children := [child for child, _ in module.named_children()]:
         for child in children:
@@ -98,11 +102,12 @@ def _called(modules: dict[str, torch.nn.Module], name: str) -> Iterator[torch.nn
     else:
         while name and not _has_forward(modules[name]):
             name = name.rpartition(".")[0]
-        yield modules[name]
+        if name:  # else it would be the whole model, which nobody asked for
+            yield modules[name]
 
 
 def _has_forward(module: torch.nn.Module) -> bool:
-    return "forward" in vars(module) or type(module).forward is not torch.nn.Module.forward
+    return "forward" in vars(module) or getattr(type(module), "forward", None) is not torch.nn.Module.forward
 
 
 class Islands:

@@ -117,9 +117,8 @@ class ActivationProbe:
 
     def _watch(self, index: int) -> Callable[[torch.nn.Module, object, object], None]:
         def hook(_module: torch.nn.Module, _inputs: object, output: object) -> None:
-            if (
-                torch.compiler.is_compiling()
-            ):  # called by a function that was compiled: traced, this must be nothing at all
+            # Traced, by a compiled function that calls the model, it must come to nothing at all.
+            if torch.compiler.is_compiling():
                 return
             if not isinstance(output, torch.Tensor) or not output.is_floating_point() or not output.numel():
                 return
