@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from lab.harmless.script import Setting, Start, case, noise
+from lab.harmless.script import Setting, Start, case, noise, numbers
 from precision_trainer import PrecisionMode
 
 STEPS, WIDTH = 24, 8
@@ -72,6 +73,36 @@ def written_to(start: Start) -> Iterator[float]:
     for step in range(STEPS):
         buffer.copy_(_batch(step))
         yield loop.step(buffer, lambda net, x: _square(net, x.div_(2)))
+
+
+@case("batches, AdamW, the usual sentinel over more steps than lie between its looks, BF16")
+def usual_sentinel(start: Start) -> Iterator[float]:
+    model = _small()
+    setting = Setting(mode=_BF16, replay=True, usual_sentinel=True)
+    loop = start(model, torch.optim.AdamW(model.parameters(), lr=1e-3), setting)
+    for step in range(560):
+        yield loop.step(_batch(step), _square)
+
+
+@case("batches, AdamW, each label of one batch in ten is masked, the usual sentinel, BF16", shape="instruction tuning")
+def masked_labels(start: Start) -> Iterator[float]:
+    model = _small()
+    loop = start(model, torch.optim.AdamW(model.parameters(), lr=1e-3), Setting(mode=_BF16, usual_sentinel=True))
+    for step in range(280):
+        labels = numbers(4, 16, seed=step) if step % 10 else torch.full((16,), -100)
+        yield loop.step((_batch(step), labels), lambda net, pair: F.cross_entropy(net(pair[0]).float(), pair[1]))
+
+
+@case("batches, AdamW, the loss pops the labels of its batch, BF16", shape="compute_loss of Hugging Face's Trainer")
+def popped_labels(start: Start) -> Iterator[float]:
+    def loss_of(net: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        labels = inputs.pop("labels")
+        return F.cross_entropy(net(inputs["x"]).float(), labels)
+
+    model = _small()
+    loop = start(model, torch.optim.AdamW(model.parameters(), lr=1e-2), Setting(mode=_BF16))
+    for step in range(STEPS):
+        yield loop.step({"x": _batch(step), "labels": numbers(4, 16, seed=step)}, loss_of)
 
 
 @case("batches, SGD, 64 of them a step, clipped, FP16")

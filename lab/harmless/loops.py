@@ -93,7 +93,7 @@ class Ours:
             static_graph=setting.static_graph,
             compile_backend=setting.compile_backend,
             use_ddp=joined,
-            sentinel=_EAGER,
+            sentinel=SentinelConfig() if setting.usual_sentinel else _EAGER,
         )
         rank, world = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
         self._replay = setting.replay
@@ -101,7 +101,7 @@ class Ours:
         self.low = setting.mode is not PrecisionMode.FP32
         """It was to train in 16 bits from the start."""
         self.trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
-        if self.trainer.sentinel is not None:
+        if self.trainer.sentinel is not None and not setting.usual_sentinel:
             measurements = self.trainer.sentinel.measurements
             measurements._every = measurements._probe._every = measurements._probe._due = _LOOKS_EVERY_STEPS
 

@@ -30,6 +30,8 @@ class Setting:
     compile_backend: str = ""
     replay: bool = False
     """The loss is a pure function: the sentinel may compute it again."""
+    usual_sentinel: bool = False
+    """As a user has it: it may change the mode, and looks closer in one step of hundreds only."""
 
 
 class Loop(Protocol):
