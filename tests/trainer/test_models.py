@@ -80,8 +80,10 @@ def test_a_mode_that_fails_among_unused_parameters_is_refused(process_group: Pro
 def test_what_contradicts_the_process_group_is_refused_with_what_to_pass(process_group: ProcessGroup) -> None:
     for result in process_group.run("model_scenarios.refused_at_construction"):
         errors = result["errors"]
-        assert set(errors) == {"wrapped", "wrapped twice", "wrapped inside", "alone in a group", "another rank"}
-        assert all("pass model.module" in errors[name] for name in errors if name.startswith("wrapped"))
+        wrapped, replicated = {"wrapped", "wrapped twice", "wrapped inside"}, {"replicated", "replicated inside"}
+        assert set(errors) == {*wrapped, *replicated, "alone in a group", "another rank"}
+        assert all("pass model.module" in errors[name] for name in wrapped)
+        assert all("pass it without replicate()" in errors[name] for name in replicated)
         assert all("world_size=dist.get_world_size()" in text for text in errors.values())
 
 

@@ -176,14 +176,20 @@ def a_mode_that_experts_fail_in(rank: int, world: int) -> Result:
 
 def refused_at_construction(rank: int, world: int) -> Result:
     """What contradicts the group that this process is in."""
+    # Takes seconds, and other scenarios need none of it.
+    from torch.distributed._composable.replicate import replicate
+
     found = {}
     size = dist.get_world_size()
     wrapped = DistributedDataParallel(_model()[0])
     inner = torch.nn.Sequential(DistributedDataParallel(_model()[0]))
+    replicated = replicate(_model()[0])
     cases: dict[str, tuple[torch.nn.Module, bool, int, int]] = {
         "wrapped": (wrapped, False, rank, size),
         "wrapped twice": (wrapped, True, rank, size),
         "wrapped inside": (inner, True, rank, size),
+        "replicated": (replicated, True, rank, size),
+        "replicated inside": (torch.nn.Sequential(replicate(_model()[0])), True, rank, size),
         "alone in a group": (_model()[0], False, 0, 1),
         "another rank": (_model()[0], True, (rank + 1) % size, size),
     }

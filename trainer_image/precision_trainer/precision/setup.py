@@ -121,8 +121,14 @@ def check_ranks(model: torch.nn.Module, *, use_ddp: bool, rank: int, world_size:
         ConfigError: with the arguments to use.
     """
     for name, module in model.named_modules():
+        where = "the model" if not name else f"its module {name}"
+        if _is_replicated(module):
+            raise ConfigError(
+                f"{where} was given to replicate() already: expected the bare model, whose gradients this trainer averages "
+                "itself; pass it without replicate(), and set use_ddp=True, rank=dist.get_rank(), "
+                "world_size=dist.get_world_size()"
+            )
         if isinstance(module, DistributedDataParallel):
-            where = "the model" if not name else f"its module {name}"
             raise ConfigError(
                 f"{where} is wrapped in DistributedDataParallel already: expected the bare model, which this trainer wraps "
                 "itself; pass model.module, and set use_ddp=True, rank=dist.get_rank(), world_size=dist.get_world_size()"
@@ -150,6 +156,13 @@ def _is_sharded(parameter: torch.nn.Parameter) -> bool:
 def _is_fsdp(module: torch.nn.Module) -> bool:
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return fsdp is not None and isinstance(module, vars(fsdp)["FullyShardedDataParallel"])
+
+
+def _is_replicated(module: torch.nn.Module) -> bool:
+    # Not public, and so not imported: a model of its kind has come through it.
+    replicate = sys.modules.get("torch.distributed._composable.replicate")
+    kind: object = getattr(replicate, "DDP", None)
+    return isinstance(kind, type) and isinstance(module, kind)
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
