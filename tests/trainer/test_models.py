@@ -87,6 +87,12 @@ def test_what_contradicts_the_process_group_is_refused_with_what_to_pass(process
         assert all("world_size=dist.get_world_size()" in text for text in errors.values())
 
 
+def test_what_ddp_is_told_to_ignore_stays_each_ranks_own_or_is_refused(process_group: ProcessGroup) -> None:
+    for result in process_group.run("model_scenarios.what_ddp_is_told_to_ignore"):
+        assert "parameter experts.2.weight is trained and DDP is told to ignore it" in result["error"]
+        assert result["kept"] == [True, True]
+
+
 def test_ddp_without_a_process_group_is_refused() -> None:
     model = torch.nn.Linear(2, 2)
     with pytest.raises(ConfigError, match=r"call init_distributed\(\) first"):

@@ -202,6 +202,43 @@ def refused_at_construction(rank: int, world: int) -> Result:
     return {"errors": found}
 
 
+def what_ddp_is_told_to_ignore(rank: int, world: int) -> Result:
+    """Each rank has an expert and a count of its own, beside plain DDP: trained, then frozen."""
+
+    def own() -> torch.nn.Module:
+        model = _model()[0]
+        model.register_buffer("count", torch.full((1,), float(rank)))
+        expert = model.experts[2]
+        assert isinstance(expert, torch.nn.Linear)
+        torch.nn.init.constant_(expert.weight, float(rank))
+        names = ["experts.2.weight", "count"]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
+        return model
+
+    def build(model: torch.nn.Module) -> DistributedDataParallel:
+        optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])
+        settings = ExtendedFP16Config(use_ddp=True, enabled=False, find_unused_parameters=True)
+        net = ExtendedFP16Trainer(model, optimizer, settings, "cpu", rank, world).module
+        assert isinstance(net, DistributedDataParallel)
+        return net
+
+    def kept(net: DistributedDataParallel) -> bool:
+        with net.join():  # its end gives the weights of the last rank to all
+            pass
+        state = net.state_dict()
+        return all(bool((state[name] == rank).all()) for name in ("module.experts.2.weight", "module.count"))
+
+    error = ""
+    try:
+        build(own())
+    except ConfigError as refused:
+        error = str(refused)
+    ours, plain = own(), own()
+    for model in (ours, plain):
+        model.get_parameter("experts.2.weight").requires_grad_(False)
+    return {"error": error, "kept": [kept(net) for net in (build(ours), DistributedDataParallel(plain))]}
+
+
 def parts_of_a_model_in_its_loss(rank: int, world: int) -> Result:
     """A loss that calls the head by its name, ``net.module.head``, as scripts for DDP do; beside plain DDP."""
 

@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Self
 
@@ -26,6 +26,8 @@ from .rendezvous import Place, call_roll
 from .watch import PeerWatch
 
 _OWN = ("wrapped_by_precision", "precision_telemetry", "precision_in_graph", "precision_in_step")
+_IGNORED = "_ddp_params_and_buffers_to_ignore"
+"""Where DDP looks for the names of what it leaves alone."""
 _CONTAINER = ("__getitem__", "__len__", "__iter__", "__contains__")
 _watches: list[PeerWatch] = []
 """Of the process group that this process is in, as torch keeps that one: at most one."""
@@ -187,6 +189,9 @@ def wrap(
     ways_in = {name: _of_the_model(name) for name in _CONTAINER if hasattr(type(model), name)}
     kind = type(_WithTelemetry.__name__, (_WithTelemetry,), ways_in)
     module = kind(model, telemetry, in_graph=find_unused_parameters)
+    ignored: Iterable[str] = getattr(model, _IGNORED, ())
+    # As DDP sees the names now, and as it does after _hide().
+    module.__dict__[_IGNORED] = {name for one in ignored for name in (one, f"wrapped_by_precision.{one}")}
     wrapped = compat.wrap_ddp(
         module,
         device,

@@ -141,6 +141,15 @@ def check_ranks(model: torch.nn.Module, *, use_ddp: bool, rank: int, world_size:
         )
     if world_size > 1 and not use_ddp:
         raise ConfigError(f"use_ddp=False with world_size={world_size}: gradients would differ; set use_ddp=True")
+    ignored = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ())) if world_size > 1 else set()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and name in ignored:
+            # Clipping and the decision to skip a step would look at another gradient on each rank.
+            raise ConfigError(
+                f"parameter {name} is trained and DDP is told to ignore it: expected gradients that all ranks share; freeze "
+                "it with requires_grad_(False), take it out of the list of names given to "
+                "_set_params_and_buffers_to_ignore_for_model, or train this model without this trainer"
+            )
     if use_ddp and not joined:
         raise ConfigError(
             "use_ddp=True without a process group: expected one that all ranks have joined; call init_distributed() first"
