@@ -77,6 +77,13 @@ def test_a_mode_that_fails_among_unused_parameters_is_refused(process_group: Pro
     assert first["print"] == second["print"]
 
 
+def test_the_model_under_ddp_is_saved_copied_and_asked_for_its_class_as_with_plain_ddp(
+    process_group: ProcessGroup,
+) -> None:
+    for result in process_group.run("model_scenarios.the_model_kept_as_a_script_does"):
+        assert result["ours"] == result["plain"]
+
+
 def test_what_contradicts_the_process_group_is_refused_with_what_to_pass(process_group: ProcessGroup) -> None:
     for result in process_group.run("model_scenarios.refused_at_construction"):
         errors = result["errors"]

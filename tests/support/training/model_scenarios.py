@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from collections.abc import Callable
 
 import torch
@@ -392,3 +394,28 @@ def the_model_as_a_loss_sees_it(rank: int, world: int) -> Result:
     as_seen = seen(trainer.module) == seen(net)
     twice = all(bool((value == 2).all()) for value in model.state_dict().values())
     return {"same": all(same), "as seen": as_seen, "loaded": twice, "training": model.training}
+
+
+def the_model_kept_as_a_script_does(rank: int, world: int) -> Result:
+    """``net.module`` and ``net`` saved whole, copied and asked for their class; beside plain DDP."""
+    plain, model = _normed()[0], _normed()
+    trainer = ExtendedFP16Trainer(*model, ExtendedFP16Config(enabled=False, use_ddp=True), "cpu", rank, world)
+
+    def kept(net: DistributedDataParallel) -> list[object]:
+        inner = net.module
+        assert isinstance(inner, torch.nn.Module)
+        file = io.BytesIO()
+        torch.save({"model": inner, "whole": net}, file)
+        file.seek(0)
+        text = b"precision_trainer" in file.getvalue()
+        read = torch.load(file, weights_only=False)
+        models = [copy.deepcopy(inner), copy.deepcopy({"a": inner})["a"], copy.copy(inner), read["model"]]
+        found: list[object] = [text, isinstance(inner, torch.nn.Sequential), inner.__class__.__name__, repr(inner)]
+        for one in (*models, read["whole"].module):
+            same = all(torch.equal(value, one.state_dict()[name]) for name, value in inner.state_dict().items())
+            found.append([type(one).__name__, same, one[0].weight is inner[0].weight])  # type: ignore[index]
+        return found
+
+    ours = trainer.module
+    assert isinstance(ours, DistributedDataParallel)
+    return {"ours": kept(ours), "plain": kept(DistributedDataParallel(plain))}

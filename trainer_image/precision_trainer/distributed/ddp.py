@@ -7,10 +7,11 @@ import contextlib
 import copy
 import dataclasses
 import json
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import torch
 import torch.distributed as dist
@@ -288,6 +289,28 @@ class _WithTelemetry(torch.nn.Module):
             super().__setattr__(name, value)
         else:
             setattr(self.wrapped_by_precision, name, value)
+
+    @property  # type: ignore[override]
+    def __class__(self) -> type[torch.nn.Module]:
+        """The model's, for isinstance: ``type()`` tells the two apart."""
+        return self.wrapped_by_precision.__class__
+
+    @__class__.setter
+    def __class__(self, kind: type[torch.nn.Module]) -> None:
+        self.wrapped_by_precision.__class__ = kind
+
+    # A script keeps the model, or a copy of it, as it does with DDP's own: torch.save, copy.deepcopy.
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """The bare model is pickled, by names that a reader without this package has too."""
+        return operator.getitem, ((self.wrapped_by_precision,), 0)
+
+    def __copy__(self) -> torch.nn.Module:
+        """Of the bare model."""
+        return copy.copy(self.wrapped_by_precision)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
+        """Of the bare model."""
+        return copy.deepcopy(self.wrapped_by_precision, memo)
 
     # torch asks the module itself for these, and not for what it is made of.
     def train(self, mode: bool = True) -> Self:
