@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_trainer.distributed.agreement import WIDTH, decode, encode
+from precision_trainer.distributed.agreement import WIDTH, Agreed, Unread, decode, encode
 from precision_trainer.errors import RankMismatchError
+from precision_trainer.values.levels import MAX_LAYERS, SERIALS, Finding, Level, Reason, Verdict
 from precision_trainer.values.modes import PrecisionMode
 from precision_trainer.values.request import (
     MAX_BYTES,
@@ -200,24 +201,132 @@ def test_a_request_goes_through_its_own_json_unchanged(request: PrecisionRequest
     assert parse_request(json.dumps(request.to_wire())) == request
 
 
-@given(st.none() | _REQUESTS, st.lists(st.booleans(), min_size=1, max_size=64), st.sampled_from([FP32, FP16, BF16]))
-def test_what_rank_0_writes_every_rank_reads(
-    request: PrecisionRequest | None, stops: list[bool], running: PrecisionMode
-) -> None:
+_LEVELS = [level for level in Level if level is not Level.NOMINAL]
+_VERDICTS = st.none() | st.builds(
+    Verdict,
+    st.integers(1, SERIALS),
+    st.sampled_from(_LEVELS),
+    st.sampled_from(Reason),
+    st.none() | st.integers(0, MAX_LAYERS - 1),
+)
+_Numbers = list[float]
+
+
+def _messages(
+    request: PrecisionRequest | None, stops: list[bool], verdict: Verdict | None = None, running: PrecisionMode = FP32
+) -> list[_Numbers]:
+    """Of all ranks; each has the loss 2.5."""
+    return [
+        [*encode(request, leads=True, stop=stop, running=running, verdict=verdict), 2.5]
+        if not rank
+        else [*encode(None, leads=False, stop=stop, running=running), 2.5]
+        for rank, stop in enumerate(stops)
+    ]
+
+
+def _mean(messages: list[_Numbers], world: int | None = None, dtype: str = "float32") -> _Numbers:
+    """As DDP and its hooks do it: convert, divide, then sum, rank by rank."""
     import torch
 
-    world = len(stops)
-    messages = torch.tensor(
-        [[*encode(request if rank == 0 else None, stop=stop, running=running), 2.5] for rank, stop in enumerate(stops)]
-    )
-    # As DDP does it: divide, then sum, in FP32.
-    means = (messages / world).sum(0).tolist()
-    agreed = decode(means, world, running)
-    assert agreed.request == request
+    world = world or len(messages)
+    parts = [torch.tensor(one).to(getattr(torch, dtype)).div_(world) for one in messages]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    means: _Numbers = total.float().tolist()
+    return means
+
+
+@given(
+    st.none() | _REQUESTS,
+    st.lists(st.booleans(), min_size=1, max_size=64),
+    st.sampled_from([FP32, FP16, BF16]),
+    _VERDICTS,
+    st.sampled_from(["float32", "float16", "bfloat16"]),
+)
+def test_what_rank_0_writes_every_rank_reads(
+    request: PrecisionRequest | None, stops: list[bool], running: PrecisionMode, verdict: Verdict | None, dtype: str
+) -> None:
+    means = _mean(_messages(request, stops, verdict, running), dtype=dtype)
+    agreed = decode(means, len(stops), running)
+    assert agreed.unread is None
+    assert (agreed.request, agreed.verdict) == (request, verdict)
     assert agreed.stop == any(stops)
-    assert agreed.loss == pytest.approx(2.5, rel=1e-5)
+    assert agreed.loss == (pytest.approx(2.5, rel=1e-5) if dtype == "float32" else pytest.approx(2.5, rel=0.2))
 
 
-def test_damaged_message_is_an_error_not_a_decision() -> None:
-    with pytest.raises(RankMismatchError, match="not finite"):
-        decode([float("nan")] * WIDTH, 1, FP32)
+def test_digits_survive_a_bucket_in_bf16_of_any_number_of_ranks() -> None:
+    import torch
+
+    digits = torch.arange(64)
+    for world in range(1, 4097):
+        assert torch.equal((digits.bfloat16().div_(world).float() * world).round(), digits), world
+
+
+def test_damaged_message_is_no_decision_of_any_rank() -> None:
+    assert decode([float("nan")] * WIDTH, 1, FP32).unread is Unread.DAMAGED
+    request = PrecisionRequest(303, BF16, loss_scale_factor=0.7, growth_interval=777)
+    verdict = Verdict(1000, Level.PIN, Reason.FORWARD_OVERFLOW, 900)
+    means = _mean(_messages(request, [False, True], verdict))
+    whole = decode(means, 2, FP32)
+    assert (whole.request, whole.verdict, whole.unread) == (request, verdict, None)
+    # Rank 0 alone writes what follows its mark, up to the wish to stop of every rank.
+    own = encode(None, leads=True, stop=True, running=FP32).index(1.0, 1)
+    for place in range(1, own):
+        for change in (-64.0, -1.0, 1.0, 2.0):
+            damaged = [*means[:place], means[place] + change / 2, *means[place + 1 :]]
+            agreed = decode(damaged, 2, FP32)
+            assert agreed == Agreed(None, None, None, stop=False, loss=2.5, unread=Unread.DAMAGED), (place, change)
+
+
+@given(st.none() | _REQUESTS, st.lists(st.booleans(), min_size=2, max_size=16), _VERDICTS, st.integers(1, 15))
+def test_a_message_that_not_all_ranks_share_is_read_by_none(
+    request: PrecisionRequest | None, stops: list[bool], verdict: Verdict | None, size: int
+) -> None:
+    messages = _messages(request, stops, verdict)
+    world, size = len(stops), min(size, len(stops) - 1)
+    own = [_mean([message], 1) for message in messages]
+    waits = [_mean([message], world) for message in messages]
+    groups = [_mean(messages[:size]), _mean(messages[size:])]
+    for means in (*own, *waits, *groups):
+        agreed = decode(means, world, FP32)
+        assert agreed.loss == pytest.approx(2.5)
+        assert agreed == Agreed(None, None, None, stop=False, loss=agreed.loss, unread=Unread.NOT_AVERAGED)
+
+
+@given(_REQUESTS, st.lists(st.booleans(), min_size=2, max_size=64), st.data())
+def test_ranks_without_input_are_no_part_of_the_mean_and_nothing_is_decided_without_them(
+    request: PrecisionRequest, stops: list[bool], data: st.DataObject
+) -> None:
+    world = len(stops)
+    there = data.draw(st.sets(st.integers(0, world - 1), min_size=1, max_size=world - 1))
+    messages = [message for rank, message in enumerate(_messages(request, stops)) if rank in there]
+    agreed = decode(_mean(messages, world), world, FP32, joins=True)
+    assert agreed.loss == pytest.approx(2.5)
+    assert agreed == Agreed(None, None, None, stop=False, loss=agreed.loss, unread=Unread.UNEVEN)
+    agreed = decode(_mean(_messages(request, stops)), world, FP32, joins=True)
+    assert (agreed.request, agreed.stop, agreed.unread) == (request, any(stops), None)
+
+
+def test_a_finding_needs_all_ranks_that_took_part() -> None:
+    found = Finding(fp32_finite=True, weights_finite=True, origin=5)
+    for findings, expected in (([found, found], True), ([found, None], False), ([found], False)):
+        messages = [
+            [*encode(None, leads=not rank, stop=False, running=FP32, finding=one), 2.5]
+            for rank, one in enumerate(findings)
+        ]
+        agreed = decode(_mean(messages, 3), 3, FP32, joins=True)
+        assert (agreed.diagnosis is not None, agreed.unread) == (expected, Unread.UNEVEN)
+
+
+@given(st.integers(2, 64), st.data())
+def test_one_rank_in_another_mode_is_noticed_by_all_in_any_bucket(world: int, data: st.DataObject) -> None:
+    other = data.draw(st.integers(0, world - 1))
+    messages = [
+        [*encode(None, leads=not rank, stop=False, running=BF16 if rank == other else FP32), 2.5]
+        for rank in range(world)
+    ]
+    for dtype in ("float32", "bfloat16"):
+        for running in (FP32, BF16):
+            with pytest.raises(RankMismatchError, match="1 in mixed_bf16"):
+                decode(_mean(messages, dtype=dtype), world, running)

@@ -366,7 +366,10 @@ def test_weights_that_cannot_be_looked_at_are_unknown_to_all_ranks_and_blame_nei
 def test_what_one_rank_does_not_know_of_its_weights_no_rank_knows(
     found: tuple[bool | None, bool | None], expected: bool | None
 ) -> None:
-    headers = [encode(None, stop=False, running=FP16, finding=Finding(None, finite, None)) for finite in found]
+    headers = [
+        encode(None, leads=rank == 0, stop=False, running=FP16, finding=Finding(None, finite, None))
+        for rank, finite in enumerate(found)
+    ]
     means = [sum(numbers) / 2 for numbers in zip(*headers, strict=True)]
     diagnosis = decode([*means, 1.0], 2, FP16).diagnosis
     assert diagnosis is not None

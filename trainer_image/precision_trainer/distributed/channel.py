@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from ..step.steps import Sent, StepRecord, read_record
 from ..values.levels import Finding, Verdict
+from ..values.logs import JsonLog
 from ..values.modes import PrecisionMode
 from ..values.request import PrecisionRequest
-from .agreement import HEADER, WIDTH, Agreed, decode, encode
+from .agreement import HEADER, WIDTH, Agreed, Unread, decode, encode, quiet
 from .host_copy import HostCopyQueue
 
 
 class Channel:
     """One rank's end. Nothing here waits for the device before a step's numbers are ``delay`` boundaries old."""
 
-    def __init__(self, world_size: int, device: torch.device) -> None:
+    def __init__(self, rank: int, world_size: int, device: torch.device, log: JsonLog) -> None:
         # Not a parameter of the model: so it is in no optimizer, no clipping, no state_dict.
         self.telemetry = torch.nn.Parameter(torch.zeros(WIDTH, dtype=torch.float32, device=device))
         self._queue: HostCopyQueue[Sent] = HostCopyQueue(device)
-        self._world_size, self._device = world_size, device
+        self._rank, self._world_size, self._device, self._log = rank, world_size, device, log
+        self.joins: Callable[[], bool] = lambda: False
+        """Whether ranks may be missing in a step (ddp.joins)."""
+        self._told: set[Unread] = set()
         self.quiet = False
         """The header made last says nothing but the mode: a single process need not send it."""
         self._key: tuple[object, ...] | None = None
@@ -53,7 +57,14 @@ class Channel:
         if key != self._key:
             self._key = key
             self.quiet = request is None and not stop and verdict is None and finding is None
-            header = encode(request, stop=stop, running=running, verdict=verdict, finding=finding)
+            header = encode(
+                request,
+                leads=self._rank == 0 or self._world_size == 1,
+                stop=stop,
+                running=running,
+                verdict=verdict,
+                finding=finding,
+            )
             self._header = torch.tensor(header, dtype=torch.float32, device=self._device)
         return self._header
 
@@ -77,11 +88,21 @@ class Channel:
                 yield sent, None, _record(sent, values)
                 continue
             if sent.mode is not self._quiet_mode:
-                self._quiet_mode, self._quiet = sent.mode, encode(None, stop=False, running=sent.mode)
+                self._quiet_mode, self._quiet = sent.mode, quiet(sent.mode, self._world_size)
             # What nearly every step says, so it is not decoded: nothing asked, nothing found, all ranks in one mode.
-            quiet = values[:HEADER] == self._quiet
-            agreed = None if quiet else decode(values[:WIDTH], self._world_size, sent.mode)
-            yield sent, agreed, _record(sent, values[HEADER:])
+            if values[:HEADER] == self._quiet:
+                yield sent, None, _record(sent, values[HEADER:])
+                continue
+            agreed = decode(values[:WIDTH], self._world_size, sent.mode, joins=self.joins())
+            if agreed.unread is not None:
+                self._tell(agreed.unread, sent.step)
+            yield sent, agreed, _record(sent, [agreed.loss, *values[WIDTH:]])
+
+    def _tell(self, unread: Unread, step: int) -> None:
+        # Rank 0 itself may be the one that has no input left.
+        if unread not in self._told and (self._rank == 0 or unread is Unread.UNEVEN):
+            self._log.warning("message_unread", unread.meaning, reason=unread.reason, step=step)
+        self._told.add(unread)
 
     def peek(self) -> list[StepRecord]:
         """The steps on their way; they stay. Waits for the device."""

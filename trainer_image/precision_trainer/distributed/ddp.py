@@ -22,10 +22,15 @@ from torch.utils._pytree import tree_map
 from .. import compat
 from ..errors import ConfigError, RankMismatchError
 from ..names import DEFAULT_PORT
-from .agreement import UNUSED
 from .rendezvous import Place, call_roll
 from .watch import PeerWatch
 
+UNUSED = (
+    "parameters got no gradient in the last step, and DDP waits for all: expected a loss that depends on every parameter; "
+    "set find_unused_parameters=True (--find-unused-parameters of train) where the parameters in use change from step to "
+    "step, static_graph=True (--static-graph) where they never do, or freeze the unused ones with requires_grad_(False)"
+)
+"""What a person does where DDP averages nothing: its own advice names an argument that nobody here passes."""
 _OWN = ("wrapped_by_precision", "precision_telemetry", "precision_in_graph", "precision_in_step")
 _IGNORED = "_ddp_params_and_buffers_to_ignore"
 """Where DDP looks for the names of what it leaves alone."""
@@ -229,6 +234,11 @@ def alone(wrapped: DistributedDataParallel) -> Iterator[None]:
 def reduced(wrapped: DistributedDataParallel) -> None:
     """What DDP notes after a step whose gradients it has reduced: before the next one buffers are broadcast."""
     wrapped.require_forward_param_sync = True
+
+
+def joins(wrapped: DistributedDataParallel) -> bool:
+    """Whether ranks that have no input left may be missing in a step, now or since some step: ``with wrapped.join():``."""
+    return bool(getattr(getattr(wrapped, "_join_config", None), "enable", False))
 
 
 def sync_buffers(wrapped: DistributedDataParallel) -> None:

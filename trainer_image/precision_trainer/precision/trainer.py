@@ -14,6 +14,7 @@ for the device; any other optimizer costs one wait a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -130,7 +131,7 @@ class ExtendedFP16Trainer:
             rank=rank,
             proven=untried(self.config, mode, cold=self.cold is not None),
         )
-        self._channel = Channel(world_size, self.device)
+        self._channel = Channel(rank, world_size, self.device, log)
         alone = not self.config.use_ddp and self.device.type == "cpu"
         self._boundaries = Boundaries(
             model, self._channel, self.modes, sentinel=self.sentinel, log=log, rank=rank, alone=alone
@@ -147,6 +148,7 @@ class ExtendedFP16Trainer:
                 static_graph=self.config.static_graph,
                 broadcast_buffers=self.config.broadcast_buffers,
             )
+            self._channel.joins = partial(ddp.joins, self._ddp)
         self._own_step = ddp.OwnStep(self._ddp)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._autocast = Autocast(self.device, log)

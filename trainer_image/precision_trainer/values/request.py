@@ -18,7 +18,7 @@ from .modes import WIRE_NAMES, PrecisionMode
 
 MAX_BYTES = 64 * 1024
 MAX_GENERATION = 2**50 - 1
-"""Highest generation the telemetry channel can carry exactly: 5 digits to the base 1024."""
+"""Highest generation the telemetry channel can carry exactly, by its contract with the operator."""
 MAX_GROWTH_INTERVAL = 10**9
 MIN_FACTOR, MAX_FACTOR = 2.0**-16, 2.0**16
 """Range of a loss-scale factor."""
