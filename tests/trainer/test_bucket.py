@@ -36,6 +36,20 @@ def test_a_message_that_is_not_averaged_is_read_by_no_rank_and_that_is_told_once
         assert (found["unread"], second[way]["unread"]) == (["NotAveraged"], []), way
 
 
+def test_of_four_ranks_that_average_in_pairs_none_reads_a_message(four_ranks: ProcessGroup) -> None:
+    for rank, result in enumerate(four_ranks.run("bucket_scenarios.averaged_in_pairs")):
+        assert result["states"] == [["fp32", 0]] + [["fp32", 1]] * 5
+        assert result["unread"] == ([] if rank else ["NotAveraged"])
+
+
+def test_four_ranks_of_which_one_has_less_input_wait_for_it(four_ranks: ProcessGroup) -> None:
+    for rank, result in enumerate(four_ranks.run("bucket_scenarios.uneven_inputs")):
+        for short in (1, 0):
+            found = result[f"short: {short}"]
+            assert found["states"] == [["fp32", 0]] * 2 + [["bf16", 1]] * 2, short
+            assert found["unread"] == ([] if rank == short else ["UnevenInputs"]), short
+
+
 def test_with_uneven_inputs_training_goes_on_and_a_request_waits_for_all_ranks(process_group: ProcessGroup) -> None:
     for rank, result in enumerate(process_group.run("bucket_scenarios.uneven_inputs")):
         for short in (1, 0):

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
@@ -142,6 +143,23 @@ def _not_averaged(rank: int, world: int, way: str) -> Result:
             with _ddp(trainer).no_sync() if own and way == "no_sync" else contextlib.nullcontext():
                 _step(trainer, number, loss)
             states.append([*_state(trainer), boundary.stop])
+    return {"states": states, "unread": unread}
+
+
+def averaged_in_pairs(rank: int, world: int) -> Result:
+    """From the second step on torch's own hook averages over two ranks each; then a request comes."""
+    trainer = make(rank, world, FP32)
+    pair, _ = dist.new_subgroups(group_size=2)
+    state = PostLocalSGDState(None, pair, start_localSGD_iter=2)
+    _ddp(trainer).register_comm_hook(state, post_localSGD_hook)
+    states = []
+    with _unread() as unread:
+        for number in range(6):
+            if number in (0, 3):
+                _ask(trainer, PrecisionRequest(number + 1, FP32))
+            _step(trainer, number)
+            states.append(_state(trainer))
+        trainer.drain()
     return {"states": states, "unread": unread}
 
 
