@@ -78,3 +78,10 @@ def test_a_validation_with_gradients_changes_nothing(process_group: ProcessGroup
         process_group.run("preflight_scenarios.validates_with_gradients")
         == [{"mode": "bf16", "same 1": True, "same 2": True}] * 2
     )
+
+
+def test_a_batch_that_its_loss_consumes_is_there_again_on_all_ranks(process_group: ProcessGroup) -> None:
+    expected = {"same": True, "failed": True}
+    assert (
+        process_group.run("preflight_scenarios.consumes_its_batch") == [{"forward": expected, "backward": expected}] * 2
+    )

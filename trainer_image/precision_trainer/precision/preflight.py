@@ -8,7 +8,6 @@ in the mode before. That is the one case in which a loss is computed again: othe
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import traceback
 from collections.abc import Callable
@@ -21,15 +20,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from ..distributed import ddp
-from ..step.replay import ForwardState, tensors_in, version
+from ..step.replay import ForwardState
 from ..values.modes import PrecisionMode
 from ..values.request import PrecisionRequest
+from .batch import KeptBatch
 
 Result = TypeVar("Result")
 _MAX_REASON = 300
 """Characters of an error that are told."""
-_MAX_KEPT_BYTES = 256 * 2**20
-"""Of a batch that is kept for the case that its loss writes to it: a larger one may be a whole data set in a file."""
 THE_MODEL = "the model"
 """In the place of a name, which the whole of it does not have."""
 
@@ -41,37 +39,29 @@ class Trial:
         """Of the time before: the mode in force, the one requested, and the last request applied."""
         self.mode, self.requested, self.applied = mode, requested, applied
         self._state: ForwardState | None = None
-        self._batch: list[tuple[torch.Tensor, int, torch.Tensor]] = []
-        """Its tensors, their versions, and copies."""
-        self._after: list[int] = []
+        self._batch: KeptBatch | None = None
 
     def remember(self, model: torch.nn.Module, device: torch.device, batch: object) -> None:
-        """Keep what a forward pass changes, and what a loss may write to."""
+        """Keep what a forward pass changes, and what a loss may do to its batch."""
         self._state = ForwardState(model, device)
-        self._batch = []
-        with contextlib.suppress(Exception):  # no memory for it, or tensors that are not copied: then it is not kept
-            tensors = tensors_in(batch)
-            if sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= _MAX_KEPT_BYTES:
-                self._batch = [(tensor, version(tensor), tensor.detach().clone()) for tensor in tensors]
+        self._batch = KeptBatch(batch)
 
     def computed(self) -> None:
-        """The forward pass is over: what is written to the batch from here on is the script's own."""
-        self._after = [version(tensor) for tensor, _, _ in self._batch]
+        """The forward pass is over: what is done to the batch from here on is the script's own."""
+        if self._batch is not None:
+            self._batch.computed()
 
     def leave_rewritten(self) -> None:
-        """Let go of tensors that the script has filled anew since the forward pass."""
-        pairs = zip(self._batch, self._after, strict=True)
-        self._batch = [kept for kept, after in pairs if version(kept[0]) == after]
+        """Let go of what the script has filled anew since the forward pass."""
+        if self._batch is not None:
+            self._batch.leave_rewritten()
 
     def restore(self) -> None:
         """Put it back."""
         if self._state is not None:
             self._state.restore()
-        for tensor, before, value in self._batch:
-            if version(tensor) != before or tensor.is_inference():
-                # What refuses to be written was not written by the loss either.
-                with contextlib.suppress(RuntimeError), torch.inference_mode(tensor.is_inference()), torch.no_grad():
-                    tensor.copy_(value)
+        if self._batch is not None:
+            self._batch.restore()
 
 
 class LastEntered:

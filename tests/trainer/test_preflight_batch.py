@@ -1,0 +1,162 @@
+"""A loss that consumes its batch, or fails for its batch's own sake, in the first step of a mode."""
+
+from __future__ import annotations
+
+import queue
+from collections import OrderedDict, UserDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.precision.batch import KeptBatch
+from precision_trainer.values.request import PrecisionRequest
+from tests.support.training.preflight_scenarios import batch, loss_of, model_that_fails
+
+FP32, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_BF16
+Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def _trainer(model: torch.nn.Module, mode: PrecisionMode = FP32, **settings: object) -> ExtendedFP16Trainer:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    config = ExtendedFP16Config(precision_mode=mode, **settings)  # type: ignore[arg-type]
+    return ExtendedFP16Trainer(model, optimizer, config, allow_cpu=True)
+
+
+def _told(trainer: ExtendedFP16Trainer) -> list[str]:
+    refused: list[str] = []
+    trainer.modes.on_refused = lambda _reason, message: refused.append(message)
+    return refused
+
+
+@dataclass
+class Sample:
+    """What a loss may take its inputs out of."""
+
+    x: torch.Tensor | None
+    seen: int = 0
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Holds a container."""
+
+    held: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def _taken(data: Sample) -> torch.Tensor:
+    taken, data.x = data.x, None
+    data.seen += 1
+    assert taken is not None
+    assert data.seen == 1
+    return taken
+
+
+CONSUMED: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]] = {
+    "dictionary": (lambda x: {"x": x, "y": 1}, lambda data: data.pop("x")),
+    "ordered": (lambda x: OrderedDict(x=x, y=1), lambda data: data.popitem(last=False)[1]),
+    "user's dictionary": (lambda x: UserDict(x=x), lambda data: data.pop("x")),
+    "list": (lambda x: [x, "a name"], lambda data: data.pop(0)),
+    "nested": (lambda x: (1, [{"x": {"x": x}}]), lambda data: data[1].pop()["x"].pop("x")),
+    "dataclass": (Sample, _taken),
+    "in a dataclass": (lambda x: Frozen({"x": x}), lambda data: data.held.pop("x")),
+    "tensor of a dataclass": (Sample, lambda data: data.x.div_(2)),
+}
+"""How a batch is made of a tensor, and how a loss consumes it."""
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("kind", CONSUMED)
+def test_a_batch_that_its_loss_consumes_does_not_end_a_run_that_is_asked_for_a_mode_it_fails_in(
+    where: str, kind: str
+) -> None:
+    make, take = CONSUMED[kind]
+    seen = []
+    for request in (None, PrecisionRequest(1, BF16)):
+        trainer = _trainer(model_that_fails(where))
+        refused = _told(trainer)
+        trainer.request_source = lambda applied, request=request: request if not applied else None
+        for number in range(6):
+            trainer.backward_and_step(
+                trainer.training_step(make(batch(number)), lambda model, data: loss_of(model, take(data)))
+            )
+            if trainer.modes.declined:
+                trainer.request_source = None
+        trainer.drain()
+        assert (trainer.mode, len(refused)) == (FP32, int(request is not None))
+        seen.append([p.tolist() for p in trainer.model.parameters()])
+    assert seen[0] == seen[1]
+
+
+def test_a_batch_is_put_back_in_place_with_the_very_same_objects_in_the_same_order() -> None:
+    inner: list[object] = [batch(0), "a"]
+    data: dict[str, object] = {"b": inner, "a": batch(1), "c": 3}
+    before = list(data.items())
+    kept = KeptBatch(data)
+    for _ in range(2):
+        data.pop("b")
+        data["new"] = data["a"] = 4
+        inner.clear()
+        kept.restore()
+        assert all(
+            is_now is was
+            for now, then in zip(data.items(), before, strict=True)
+            for is_now, was in zip(now, then, strict=True)
+        )
+        assert len(inner) == 2
+
+
+def test_a_container_that_the_script_fills_anew_before_the_backward_pass_keeps_what_it_was_filled_with() -> None:
+    trainer = _trainer(model_that_fails("backward"), BF16)
+    data = {"x": batch(0)}
+    loss = trainer.training_step(data, lambda model, data: loss_of(model, data["x"]))
+    mine = data["x"] = batch(1)
+    trainer.backward_and_step(loss)
+    assert trainer.modes.failed(BF16)
+    assert data["x"] is mine
+
+
+class Loader:
+    """Hands out data, and counts it."""
+
+    def __init__(self) -> None:
+        self.waiting: object = None
+        self.count = 0
+
+
+@pytest.mark.parametrize(
+    "waiting", [iter([1, 2]), queue.Queue(), torch.nn.Linear(1, 1)], ids=["iterator", "queue", "model"]
+)
+def test_an_object_that_is_no_data_is_left_as_it_is(waiting: object) -> None:
+    loader = Loader()
+    loader.waiting = waiting
+    kept = KeptBatch((loader, 1))
+    loader.count = 7
+    kept.restore()
+    assert loader.count == 7
+
+
+def test_a_batch_of_more_values_than_are_kept_is_left_as_it_is_and_the_rest_is_kept() -> None:
+    long, short = list(range(20_000)), [1, 2]
+    deep: list[object] = []
+    for _ in range(50):
+        deep = [deep]
+    kept = KeptBatch({"long": long, "short": short, "deep": deep})
+    long.clear()
+    short.clear()
+    kept.restore()
+    assert (long, short) == ([], [1, 2])
+
+
+def test_a_batch_that_holds_itself_is_kept() -> None:
+    data: dict[str, object] = {"x": batch(0)}
+    data["me"] = data
+    kept = KeptBatch(data)
+    data.clear()
+    kept.restore()
+    assert data["me"] is data
