@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
-from collections import OrderedDict, UserDict
+from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ import torch
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.precision.batch import KeptBatch
 from precision_trainer.values.request import PrecisionRequest
-from tests.support.training.preflight_scenarios import batch, loss_of, model_that_fails
+from tests.support.training.preflight_scenarios import WIDTH, Half, batch, loss_of, model_that_fails
+from tests.support.training.session import Session
 
 FP32, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_BF16
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
@@ -160,3 +162,91 @@ def test_a_batch_that_holds_itself_is_kept() -> None:
     data.clear()
     kept.restore()
     assert data["me"] is data
+
+
+def used_up_task() -> tuple[torch.nn.Module, Callable[[int, int], deque[torch.Tensor]], object]:
+    """For ``precision-trainer train``: its batches cannot be put back."""
+    return (
+        model_that_fails("forward"),
+        lambda position, size: deque([torch.full((size, WIDTH), 1.0 + position % 7)]),
+        lambda model, data: loss_of(model, data.popleft()),
+    )
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_batch_that_fails_in_another_way_in_the_mode_before_is_the_scripts_error_once(where: str) -> None:
+    trainer = _trainer(model_that_fails(where), gradient_accumulation_steps=2)
+    refused = _told(trainer)
+    trainer.request_source = lambda applied: PrecisionRequest(1, BF16) if not applied else None
+    errors = 0
+    for number in range(9):
+        try:
+            loss = trainer.training_step(deque([batch(number)]), lambda model, data: loss_of(model, data.popleft()))
+            trainer.backward_and_step(loss)
+        except IndexError:
+            errors += 1
+            trainer.request_source = None
+    trainer.drain()
+    assert (errors, trainer.mode, trainer.step) == (1, FP32, 4)
+    (message,) = refused
+    assert f"RuntimeError in its {where} pass" in message
+    assert f"in fp32, the batch fails too, with another error: IndexError in its {where} pass" in message
+
+
+def test_a_model_that_only_runs_in_16_bits_stays_there_whatever_error_a_bad_batch_has_in_fp32() -> None:
+    trainer = _trainer(torch.nn.Sequential(torch.nn.Linear(WIDTH, 1), Half("forward", torch.float32)), BF16)
+    refused = _told(trainer)
+
+    def checked(model: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        loss = loss_of(model, data)
+        if data.isnan().any():
+            raise ValueError("a broken sample")
+        return loss
+
+    errors = 0
+    for number in range(4):
+        try:
+            data = batch(number) if number else torch.full((4, WIDTH), torch.nan)
+            trainer.backward_and_step(trainer.training_step(data, checked))
+        except (ValueError, RuntimeError):
+            errors += 1
+    assert (errors, trainer.mode, trainer.step, refused) == (1, BF16, 3, [])
+
+
+def test_an_error_that_names_the_modes_types_or_sizes_is_the_same_in_two_modes() -> None:
+    trainer = _trainer(torch.nn.Linear(WIDTH, 1))
+    refused = _told(trainer)
+    trainer.request_source = lambda applied: PrecisionRequest(1, BF16) if not applied else None
+
+    def wrong(model: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        out = model(data)
+        if len(data) == 3 and trainer.modes.trial is not None:
+            raise RuntimeError(f"expected Double, got {out.dtype} of {out.element_size()} bytes")
+        return out.float().square().mean()  # type: ignore[no-any-return]
+
+    errors = 0
+    for number in range(6):
+        trainer.begin_step()
+        bad = trainer.modes.trial is not None and not errors
+        try:
+            trainer.backward_and_step(trainer.training_step(batch(number)[: 3 if bad else 4], wrong))
+        except RuntimeError:
+            errors += 1
+    assert (errors, trainer.mode, refused) == (1, BF16, [])
+
+
+def test_no_restart_tries_a_mode_whose_trial_used_up_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = Session(tmp_path, monkeypatch, capsys)
+    task = f"{__name__}:used_up_task"
+    with pytest.raises(IndexError):
+        session.run({4: session.write('{"generation":3,"mode":"bf16"}')}, model=task, steps=10)
+    assert len(session.events("request_refused")) == 1
+    for steps in (10, 20):
+        session.run(model=task, steps=steps)
+        assert session.events("complete")
+        (refused,) = session.events("request_refused")
+        assert (
+            "request 3 for bf16 refused: the model failed in it: a process before this one failed" in refused["message"]
+        )

@@ -85,3 +85,12 @@ def test_a_batch_that_its_loss_consumes_is_there_again_on_all_ranks(process_grou
     assert (
         process_group.run("preflight_scenarios.consumes_its_batch") == [{"forward": expected, "backward": expected}] * 2
     )
+
+
+def test_all_ranks_refuse_a_mode_whose_trial_used_up_the_batch(process_group: ProcessGroup) -> None:
+    ranks = cast("list[dict[str, Any]]", process_group.run("preflight_scenarios.uses_its_batch_up"))
+    assert [(rank["used up"], rank["mode"]) for rank in ranks] == [(1, "fp32")] * 2
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    (message,) = ranks[0]["refused"]
+    assert "rank 1: RuntimeError in its forward pass (no such kernel); computed again in fp32" in message
+    assert "rank 0: IndexError in its forward pass" in message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -426,3 +427,23 @@ def consumes_its_batch(rank: int, world: int) -> Result:
             tried = trainer.modes.failed(PrecisionMode.MIXED_BF16)
         found[where] = {"same": runs[0] == runs[1], "failed": tried}
     return found
+
+
+def uses_its_batch_up(rank: int, world: int) -> Result:
+    """Rank 1 alone fails in BF16, with batches that cannot be put back: both ranks fail in FP32, in another way."""
+    trainer, refused = _among_ranks(rank, world)
+
+    def loss_fn(model: torch.nn.Module, data: deque[torch.Tensor]) -> torch.Tensor:
+        out = model(data.popleft())
+        if rank and out.dtype is torch.bfloat16:
+            raise RuntimeError("no such kernel")
+        return out.float().square().mean()
+
+    used_up = 0
+    for number in range(9):
+        try:
+            trainer.backward_and_step(trainer.training_step(deque([batch(number * world + rank)]), loss_fn))
+        except IndexError:
+            used_up += 1
+    weights = [p.tolist() for p in trainer.model.parameters()]
+    return {"used up": used_up, "mode": trainer.mode.wire, "refused": refused, "weights": weights}

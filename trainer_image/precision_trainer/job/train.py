@@ -22,7 +22,7 @@ from ..store.lease import Lease
 from ..store.lease_judge import holder_name
 from ..store.pod import pod_identity
 from ..store.runs import Runs
-from ..store.trials import MOST_DEATHS, TrialNotes
+from ..store.trials import GIVEN_UP, MOST_DEATHS, TrialNotes
 from ..telemetry.bar import Bar, bar_for
 from ..telemetry.baseline import BaselineRecorder, fingerprint
 from ..telemetry.exporter import Exporter
@@ -174,10 +174,16 @@ class Session:
         self.trainer.modes.trial_watch = self._notes
         self.trainer.modes.pass_by(self._deadly)
         if given_up:
+            died = deaths[decided.mode]
+            why = (
+                "a process before this one failed in it, with a batch that failed in another way in the mode before"
+                if died >= GIVEN_UP
+                else f"{died} processes in a row ended in it, in its first step or while it was compiled (memory, a kernel "
+                "that faults)"
+            )
             reason = (
-                f"{deaths[decided.mode]} processes in a row ended in it, in its first step or while it was compiled "
-                "(memory, a kernel that faults); it is tried again under another request or other settings, or once "
-                "trial.json is gone from the checkpoint directory"
+                f"{why}; it is tried again under another request or other settings, or once trial.json is gone from the "
+                "checkpoint directory"
             )
             self.trainer.modes.tell_refused(decided.mode, decided.request, reason)
         if rank == 0:

@@ -9,7 +9,7 @@ import torch
 
 from ..distributed import ddp
 from .mode_control import ModeControl
-from .preflight import LastEntered, Trial, guarded
+from .preflight import Failure, LastEntered, Trial, guarded
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -21,8 +21,8 @@ Backward = Callable[[torch.Tensor], torch.Tensor]
 class FirstStep:
     """Computes its micro-batches without DDP's reduction, and one that fails in the mode once more in the mode before.
 
-    A batch that fails there too is to blame itself: the loop that catches its error goes on, and the mode is tried again.
-    Micro-batches that were computed in a mode that failed later in the step are left out of its gradients.
+    A batch that fails there too, with the same error, is to blame itself: the loop that catches it goes on, and the mode is
+    tried again. Micro-batches that were computed in a mode that failed later in the step are left out of its gradients.
 
     A loop may also leave a batch out on one rank alone, after an error or a loss that is not finite. Then the ranks that
     meet are not in the same pass: they finish the step without another meeting, and try the mode again in the next one.
@@ -106,9 +106,9 @@ class FirstStep:
             if tried.apart:
                 self._apart = step
             elif tried.failed:
-                reasons = tried.failed
+                failure = tried.failed
                 del tried  # the graph: there need not be memory for a second one
-                return self._failed_forward(trial, compute, reasons, step=step, micro=micro)
+                return self._failed_forward(trial, compute, failure, step=step, micro=micro)
             elif not self.whole:
                 self._modes.prove()
             if tried.result is not None:
@@ -121,44 +121,52 @@ class FirstStep:
         return loss
 
     def _failed_forward(
-        self, trial: Trial, compute: Forward, reasons: list[str], *, step: int, micro: int
+        self, trial: Trial, compute: Forward, failure: Failure, *, step: int, micro: int
     ) -> torch.Tensor:
-        loss = self._before(trial, compute, reasons, "forward", step=step, micro=micro)
+        loss = self._before(trial, compute, failure, "forward", step=step, micro=micro)
+        if micro and self._modes.trial is None:
+            self._drop(micro)
         if loss is None:
             trial.restore()
             loss = compute()
-        else:
-            if micro:
-                self._drop(micro)
-            if not self._together:
-                return loss
+        elif not self._together:
+            return loss
         self._compute = compute if self.whole else None
         return loss
 
     def _before(
-        self, trial: Trial, compute: Forward, reasons: list[str], direction: str, *, step: int, micro: int
+        self, trial: Trial, compute: Forward, failure: Failure, direction: str, *, step: int, micro: int
     ) -> torch.Tensor | None:
         """What ``compute`` comes to in a mode before; the one that was tried is refused.
 
-        None if no other mode bears this batch either.
+        None if no other mode bears this batch either. Then the batch is to blame, unless its error is another one in a mode
+        that other batches were computed in: this one may have been used up by the pass that failed.
         """
         failed = {self._modes.mode}
+        unlike: str | None = None
         if self._together:
             self._apart = step
         while True:
             self._undo(trial, direction, micro)
             with self._modes.before(trial, failed) as mode:
                 if mode in failed:
-                    return None
+                    break
                 found = guarded(compute, self._model, direction, micro=micro, together=self._together)
             if found.result is not None and not found.failed:
-                self._modes.refuse(trial, reasons, step, failed)
+                self._modes.refuse(trial, failure.reasons, step, failed)
                 return found.result
+            if len(failed) == 1 and found.failed and found.failed.kinds - failure.kinds and self._modes.has_run(mode):
+                unlike = f"computed again in {mode.wire}, the batch fails too, with another error: " + "; ".join(
+                    found.failed.reasons
+                )
             failed.add(mode)
             del found
+        if unlike is not None:
+            self._modes.refuse(trial, [*failure.reasons, unlike], step, {self._modes.mode}, for_good=True)
+        return None
 
-    def _where(self, trial: Trial, compute: Forward, micro: int) -> list[str]:
-        """What failed in the backward pass, with its layer: forward and backward once more; empty if nothing fails now."""
+    def _where(self, trial: Trial, compute: Forward, micro: int) -> Failure | None:
+        """What failed in the backward pass, with its layer: forward and backward once more; None if nothing fails now."""
         self._undo(trial, "backward", micro)
         with LastEntered(self._model) as entered:
             found = guarded(compute, self._model, "backward", micro=micro, together=self._together, entered=entered)
@@ -207,8 +215,12 @@ class FirstStep:
             return loss
         else:
             trial.leave_rewritten()
-            reasons = self._where(trial, lambda: run(compute()), micro) or tried.failed
-            again = self._before(trial, lambda: run(compute()), reasons, "backward", step=step, micro=micro)
+            failure = tried.failed
+            where = self._where(trial, lambda: run(compute()), micro)
+            # Another error, such as of a batch that is used up, is not what the mode fails for.
+            if where is not None and where.kinds == failure.kinds:
+                failure = where
+            again = self._before(trial, lambda: run(compute()), failure, "backward", step=step, micro=micro)
             if again is not None:
                 return again
         self._undo(trial, "backward", micro)

@@ -25,6 +25,9 @@ class TrialWatch(Protocol):
     def end(self) -> None:
         """It is over, well or not."""
 
+    def give_up(self) -> None:
+        """No later process is to try what is tried now, under the same request."""
+
 
 class ModeControl:
     """The mode of one rank. All ranks take the same changes in the same order; weights and optimizer are FP32 in all."""
@@ -81,6 +84,10 @@ class ModeControl:
     def failed(self, mode: PrecisionMode) -> bool:
         """Whether the model failed in it."""
         return mode in self._failed
+
+    def has_run(self, mode: PrecisionMode) -> bool:
+        """Whether a step was computed in it, or training began in it with nothing to go back to."""
+        return mode in self._proven
 
     def pass_by(self, modes: Set[PrecisionMode]) -> None:
         """Let the sentinel enter none of ``modes`` before another request is applied. The same on all ranks."""
@@ -158,11 +165,16 @@ class ModeControl:
         finally:
             self.mode, self.requested, self._failed = now
 
-    def refuse(self, trial: Trial, reasons: list[str], step: int, modes: Set[PrecisionMode]) -> None:
+    def refuse(
+        self, trial: Trial, reasons: list[str], step: int, modes: Set[PrecisionMode], *, for_good: bool = False
+    ) -> None:
         """The mode in force failed: all ranks go back to the one before, in the middle of the step.
 
-        ``modes``: the one in force, and safer ones that failed with the same micro-batch.
+        ``modes``: the one in force, and safer ones that failed with the same micro-batch. ``for_good``: a trial of it may
+        end the script, so that no later process is to try it.
         """
+        if for_good and self.trial_watch is not None:
+            self.trial_watch.give_up()
         failed, self.trial = self.mode, None
         self._failed = self._failed | modes
         # Whatever comes now is not tried again: there is nothing left to go back to.

@@ -9,6 +9,7 @@ in the mode before. That is the one case in which a loss is computed again: othe
 from __future__ import annotations
 
 import functools
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from .batch import KeptBatch
 Result = TypeVar("Result")
 _MAX_REASON = 300
 """Characters of an error that are told."""
+_OF_A_MODE = re.compile(r"\d+|\w*(?:float|half)\w*", re.IGNORECASE)
+"""In an error's text."""
 THE_MODEL = "the model"
 """In the place of a name, which the whole of it does not have."""
 
@@ -121,10 +124,29 @@ def what_failed(
 ) -> str:
     """What failed and where, for a person."""
     layer = where_failed(model, error, entered)
-    text = (str(error).splitlines() or [""])[0][:_MAX_REASON]
+    text = _first_line(error)
     where = f" in {layer}" if layer is not None else ""
     during = f" in its {direction} pass" if direction else ""
     return f"{type(error).__name__}{during}{where} ({text})"
+
+
+def kind_of(error: Exception) -> str:
+    """What an error is, as far as it can be the same in two modes: their types and sizes differ."""
+    return f"{type(error).__name__} {_OF_A_MODE.sub('', _first_line(error))}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:_MAX_REASON]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What failed in one pass of the micro-batch, over all ranks."""
+
+    reasons: list[str]
+    """For a person."""
+    kinds: frozenset[tuple[int, str]]
+    """Ranks, and the kinds of their errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +155,8 @@ class Pass(Generic[Result]):
 
     result: Result | None
     """Of this rank; None if it failed here."""
-    failed: list[str]
-    """What failed, over all ranks; empty if nothing did."""
+    failed: Failure | None
+    """None if no rank failed."""
     apart: bool = False
     """The ranks are not in the same pass: one of them has left a batch out. Then ``failed`` says nothing."""
 
@@ -151,16 +173,19 @@ def guarded(
     """Compute one pass of micro-batch ``micro``. A collective where the ranks train ``together``."""
     result: Result | None = None
     failed: str | None = None
+    kind = ""
     try:
         result = compute()
     except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
-        failed = what_failed(model, error, direction, entered)
+        failed, kind = what_failed(model, error, direction, entered), kind_of(error)
     if not together:
-        return Pass(result, [] if failed is None else [failed])
+        return Pass(result, None if failed is None else Failure([failed], frozenset({(0, kind)})))
     this_pass = f"{direction} {micro}"
-    everyone = ddp.exchange({"pass": this_pass, "failed": failed})
-    reasons = [f"rank {rank}: {one['failed']}" for rank, one in enumerate(everyone) if one["failed"] is not None]
-    return Pass(result, reasons, apart=any(one["pass"] != this_pass for one in everyone))
+    everyone = ddp.exchange({"pass": this_pass, "failed": failed, "kind": kind})
+    bad = [(rank, one) for rank, one in enumerate(everyone) if one["failed"] is not None]
+    reasons = [f"rank {rank}: {one['failed']}" for rank, one in bad]
+    failure = Failure(reasons, frozenset((rank, str(one.get("kind"))) for rank, one in bad)) if bad else None
+    return Pass(result, failure, apart=any(one["pass"] != this_pass for one in everyone))
 
 
 def reduce(model: torch.nn.Module, message: torch.Tensor) -> torch.Tensor:

@@ -25,6 +25,8 @@ MOST_DEATHS = 2
 WAIT_SECONDS = 1.0
 """How long a step waits for a note: a volume that hangs must not stop training."""
 _CLOSE_SECONDS = 5.0
+GIVEN_UP = 1000
+"""In the place of the number of processes: one was enough, as it knew that the mode may end each."""
 
 
 class _Note(NamedTuple):
@@ -83,6 +85,15 @@ class TrialNotes:
             forgotten = self._forget()
         if forgotten:
             self._do()
+
+    def give_up(self) -> None:
+        """The process goes on, but no later one tries the same under the same request and settings."""
+        with self._lock:
+            trying, self._trying = self._trying, None
+            if trying is None:
+                return
+            self._notes[trying[0]] = self._notes[trying[0]]._replace(deaths=GIVEN_UP)
+        self._do()
 
     def stop(self) -> None:
         """This process was asked to end: whatever becomes of it, the mode is not to blame. From any thread."""
