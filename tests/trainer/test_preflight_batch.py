@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import queue
 from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable
@@ -250,3 +252,75 @@ def test_no_restart_tries_a_mode_whose_trial_used_up_the_batch(
         assert (
             "request 3 for bf16 refused: the model failed in it: a process before this one failed" in refused["message"]
         )
+
+
+class FailsOnce(torch.autograd.Function):
+    """Its first backward pass fails."""
+
+    failed = False
+
+    @staticmethod
+    def forward(_ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+        if not FailsOnce.failed:
+            FailsOnce.failed = True
+            raise ValueError("of a moment")
+        return gradients[0]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_an_error_of_a_moment_in_the_backward_pass_leaves_the_mode_that_it_comes_first_in(
+    accumulation: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FailsOnce, "failed", False)
+    model = torch.nn.Linear(WIDTH, 1)
+    plain = copy.deepcopy(model)
+    trainer = _trainer(model, BF16, gradient_accumulation_steps=accumulation)
+    refused = _told(trainer)
+    fails = lambda net, data: FailsOnce.apply(loss_of(net, data))  # noqa: E731
+    for number in range(accumulation):
+        trainer.backward_and_step(trainer.training_step(batch(number), fails))
+    assert (trainer.mode, trainer.modes.trial, trainer.step, refused) == (BF16, None, 1, [])
+    (line,) = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert line["event"] == "trial_repeated"
+    assert "ValueError in its backward pass (of a moment)" in line["message"]
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, fused=True)
+    for number in range(accumulation):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(plain, batch(number))
+        torch.autograd.backward(loss / accumulation)
+    optimizer.step()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_sample_that_is_corrupt_does_not_refuse_the_mode_whose_first_step_draws_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trainer = _trainer(torch.nn.Linear(WIDTH, 1), BF16)
+    refused = _told(trainer)
+    data = iter([None, *map(batch, range(3))])
+
+    def drawn(model: torch.nn.Module, _batch: object) -> torch.Tensor:
+        found = next(data)
+        if found is None:
+            raise ValueError("a corrupt sample")
+        return loss_of(model, found)
+
+    for _ in range(3):
+        trainer.backward_and_step(trainer.training_step(None, drawn))
+    assert (trainer.mode, trainer.modes.trial, trainer.step, refused) == (BF16, None, 3, [])
+    (line,) = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert "ValueError in its forward pass (a corrupt sample)" in line["message"]
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_micro_batch_of_a_refused_mode_is_computed_three_times(where: str) -> None:
+    trainer = _trainer(model_that_fails(where), BF16)
+    calls = []
+    loss = trainer.training_step(batch(0), lambda model, data: (calls.append(1), loss_of(model, data))[1])
+    trainer.backward_and_step(loss)
+    assert (len(calls), trainer.mode) == (3, FP32)

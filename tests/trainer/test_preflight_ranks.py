@@ -81,16 +81,25 @@ def test_a_validation_with_gradients_changes_nothing(process_group: ProcessGroup
 
 
 def test_a_batch_that_its_loss_consumes_is_there_again_on_all_ranks(process_group: ProcessGroup) -> None:
-    expected = {"same": True, "failed": True}
+    expected = {"same": True, "mode": "fp32", "used up": 0}
     assert (
-        process_group.run("preflight_scenarios.consumes_its_batch") == [{"forward": expected, "backward": expected}] * 2
+        process_group.run("preflight_batch_scenarios.consumes_its_batch")
+        == [{"forward": expected, "backward": expected}] * 2
     )
 
 
 def test_all_ranks_refuse_a_mode_whose_trial_used_up_the_batch(process_group: ProcessGroup) -> None:
-    ranks = cast("list[dict[str, Any]]", process_group.run("preflight_scenarios.uses_its_batch_up"))
+    ranks = cast("list[dict[str, Any]]", process_group.run("preflight_batch_scenarios.uses_its_batch_up"))
     assert [(rank["used up"], rank["mode"]) for rank in ranks] == [(1, "fp32")] * 2
     assert ranks[0]["weights"] == ranks[1]["weights"]
     (message,) = ranks[0]["refused"]
     assert "rank 1: RuntimeError in its forward pass (no such kernel); computed again in fp32" in message
     assert "rank 0: IndexError in its forward pass" in message
+
+
+def test_a_mode_that_one_rank_fails_in_for_a_moment_is_entered_by_all(process_group: ProcessGroup) -> None:
+    for name, ranks in _of_each(process_group.run("preflight_batch_scenarios.fails_for_a_moment")):
+        for rank in ranks:
+            assert rank["passed"] == rank["plain"], name
+            assert (rank["passed"]["mode"], rank["passed"]["left"], rank["passed"]["refused"]) == ("bf16", 0, []), name
+        assert ranks[0]["passed"]["weights"] == ranks[1]["passed"]["weights"], name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -401,49 +400,3 @@ def validates_with_gradients(rank: int, world: int) -> Result:
             weights[0], weights[1], rtol=0, atol=0 if accumulation == 1 else 1e-4
         )
     return found
-
-
-def consumes_its_batch(rank: int, world: int) -> Result:
-    """Rank 1 alone fails in BF16, with a loss that takes its inputs out of the batch: without a request, and with one."""
-    found: Result = {}
-    for where in ("forward", "backward"):
-        runs = []
-        for request in (None, PrecisionRequest(1, PrecisionMode.MIXED_BF16)):
-            model = model_that_fails(where, torch.bfloat16 if rank == 1 else torch.float64)
-            config = ExtendedFP16Config(precision_mode=PrecisionMode.FP32, use_ddp=True)
-            optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-            trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
-            trainer.request_source = lambda _applied, request=request: request
-            for number in range(6):
-                trainer.backward_and_step(
-                    trainer.training_step(
-                        {"x": batch(number * world + rank)}, lambda model, data: loss_of(model, data.pop("x"))
-                    )
-                )
-                if trainer.modes.newest:
-                    trainer.request_source = None
-            trainer.drain()
-            runs.append([p.tolist() for p in model.parameters()])
-            tried = trainer.modes.failed(PrecisionMode.MIXED_BF16)
-        found[where] = {"same": runs[0] == runs[1], "failed": tried}
-    return found
-
-
-def uses_its_batch_up(rank: int, world: int) -> Result:
-    """Rank 1 alone fails in BF16, with batches that cannot be put back: both ranks fail in FP32, in another way."""
-    trainer, refused = _among_ranks(rank, world)
-
-    def loss_fn(model: torch.nn.Module, data: deque[torch.Tensor]) -> torch.Tensor:
-        out = model(data.popleft())
-        if rank and out.dtype is torch.bfloat16:
-            raise RuntimeError("no such kernel")
-        return out.float().square().mean()
-
-    used_up = 0
-    for number in range(9):
-        try:
-            trainer.backward_and_step(trainer.training_step(deque([batch(number * world + rank)]), loss_fn))
-        except IndexError:
-            used_up += 1
-    weights = [p.tolist() for p in trainer.model.parameters()]
-    return {"used up": used_up, "mode": trainer.mode.wire, "refused": refused, "weights": weights}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import torch
 
 from ..distributed import ddp
 from .mode_control import ModeControl
-from .preflight import Failure, LastEntered, Trial, guarded
+from .preflight import Failure, LastEntered, Pass, Trial, guarded
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -19,7 +20,7 @@ Backward = Callable[[torch.Tensor], torch.Tensor]
 
 
 class FirstStep:
-    """Computes its micro-batches without DDP's reduction, and one that fails in the mode once more in the mode before.
+    """Computes its micro-batches without DDP's reduction, and one that fails once more, then in the mode before.
 
     A batch that fails there too, with the same error, is to blame itself: the loop that catches it goes on, and the mode is
     tried again. Micro-batches that were computed in a mode that failed later in the step are left out of its gradients.
@@ -103,12 +104,14 @@ class FirstStep:
                 ddp.sync_buffers(self._wrapped)
             trial.remember(self._model, self._device, batch)
             tried = guarded(compute, self._model, "forward", micro=micro, together=self._together)
-            if tried.apart:
-                self._apart = step
-            elif tried.failed:
+            if tried.failed and not tried.apart:
                 failure = tried.failed
                 del tried  # the graph: there need not be memory for a second one
-                return self._failed_forward(trial, compute, failure, step=step, micro=micro)
+                tried = self._again(trial, compute, failure, "forward", micro)
+                if tried.failed:
+                    return self._failed_forward(trial, compute, tried.failed, step=step, micro=micro)
+            if tried.apart:
+                self._apart = step
             elif not self.whole:
                 self._modes.prove()
             if tried.result is not None:
@@ -165,12 +168,22 @@ class FirstStep:
             self._modes.refuse(trial, [*failure.reasons, unlike], step, {self._modes.mode}, for_good=True)
         return None
 
-    def _where(self, trial: Trial, compute: Forward, micro: int) -> Failure | None:
-        """What failed in the backward pass, with its layer: forward and backward once more; None if nothing fails now."""
-        self._undo(trial, "backward", micro)
-        with LastEntered(self._model) as entered:
-            found = guarded(compute, self._model, "backward", micro=micro, together=self._together, entered=entered)
-        return found.failed
+    def _again(
+        self, trial: Trial, compute: Forward, failure: Failure, direction: str, micro: int
+    ) -> Pass[torch.Tensor]:
+        """Once more in the mode that failed: an error may be of a moment, such as of one sample that ``compute`` draws.
+
+        The second failure of a backward pass has its layer's name.
+        """
+        self._undo(trial, direction, micro)
+        entered = LastEntered(self._model) if direction == "backward" else None
+        with entered or contextlib.nullcontext():
+            found = guarded(compute, self._model, direction, micro=micro, together=self._together, entered=entered)
+        if not found.failed:
+            self._modes.tell_passed(failure.reasons)
+            return found
+        # Another error, such as of a batch that is used up, is not what the mode fails for.
+        return Pass(None, found.failed if found.failed.kinds == failure.kinds else failure)
 
     def _undo(self, trial: Trial, direction: str, micro: int) -> None:
         if direction == "backward":
@@ -209,19 +222,17 @@ class FirstStep:
             self._apart = step
             if tried.result is not None:
                 return loss
-        elif not tried.failed:
-            if micro + 1 == self._micro_batches:
-                self._modes.prove()
-            return loss
         else:
-            trial.leave_rewritten()
-            failure = tried.failed
-            where = self._where(trial, lambda: run(compute()), micro)
-            # Another error, such as of a batch that is used up, is not what the mode fails for.
-            if where is not None and where.kinds == failure.kinds:
-                failure = where
-            again = self._before(trial, lambda: run(compute()), failure, "backward", step=step, micro=micro)
-            if again is not None:
-                return again
+            if tried.failed:
+                trial.leave_rewritten()
+                tried = self._again(trial, lambda: run(compute()), tried.failed, "backward", micro)
+            if not tried.failed:
+                if micro + 1 == self._micro_batches:
+                    self._modes.prove()
+                assert tried.result is not None
+                return tried.result
+            before = self._before(trial, lambda: run(compute()), tried.failed, "backward", step=step, micro=micro)
+            if before is not None:
+                return before
         self._undo(trial, "backward", micro)
         return run(compute())

@@ -188,6 +188,15 @@ class ModeControl:
         self._undone = ModeChange(failed, self.mode, self.applied, step, time.time(), "preflight")
         self.tell_refused(failed, request, "; ".join(reasons))
 
+    def tell_passed(self, reasons: list[str]) -> None:
+        """Say on rank 0 that a micro-batch failed in the mode in force, and not when it was computed once more."""
+        if not self._rank:
+            self._log.warning(
+                "trial_repeated",
+                f"{self.mode.wire}: a micro-batch of the first step failed, and passed when it was computed once more "
+                f"({'; '.join(reasons)}); training goes on in {self.mode.wire}; look at what the loss draws its data from",
+            )
+
     def tell_refused(self, failed: PrecisionMode, request: PrecisionRequest | None, reasons: str) -> None:
         """Say on rank 0 that the model fails in a mode; the ``request`` for it, if there was one, is not asked again."""
         if request is not None:

@@ -2,8 +2,8 @@
 
 A model may fail in a mode: a kernel that does not exist for it, a type that does not fit, memory. That must not end
 training, nor a restart under the same request. So this step is computed without DDP's reduction. The ranks tell each other
-after the forward and after the backward pass of each micro-batch whether they failed. If one did, all compute it once more
-in the mode before. That is the one case in which a loss is computed again: otherwise training would end.
+after the forward and after the backward pass of each micro-batch whether they failed. If one did, all compute it once more,
+and then in the mode before. That is the one case in which a loss is computed again: otherwise training would end.
 """
 
 from __future__ import annotations
