@@ -16,6 +16,7 @@ import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.precision.batch import KeptBatch
+from precision_trainer.precision.preflight import guarded
 from precision_trainer.values.request import PrecisionRequest
 from tests.support.training.preflight_scenarios import WIDTH, Half, batch, loss_of, model_that_fails
 from tests.support.training.session import Session
@@ -320,7 +321,72 @@ def test_a_sample_that_is_corrupt_does_not_refuse_the_mode_whose_first_step_draw
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_a_micro_batch_of_a_refused_mode_is_computed_three_times(where: str) -> None:
     trainer = _trainer(model_that_fails(where), BF16)
-    calls = []
-    loss = trainer.training_step(batch(0), lambda model, data: (calls.append(1), loss_of(model, data))[1])
-    trainer.backward_and_step(loss)
-    assert (len(calls), trainer.mode) == (3, FP32)
+    calls = 0
+
+    def counted(model: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return loss_of(model, data)
+
+    trainer.backward_and_step(trainer.training_step(batch(0), counted))
+    assert (calls, trainer.mode) == (3, FP32)
+
+
+CHANGED = "the pass had changed weights before it failed, and they are not put back"
+
+
+def test_a_loss_that_moves_weights_before_it_fails_is_computed_in_the_mode_once_and_the_refusal_says_so() -> None:
+    model = torch.nn.Linear(WIDTH, 1)
+    trainer = _trainer(model)
+    refused = _told(trainer)
+    trainer.request_source = lambda applied: PrecisionRequest(1, BF16) if not applied else None
+    computed: list[torch.dtype] = []
+
+    def perturbed(net: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        gradients = torch.autograd.grad(loss_of(net, data), list(net.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+                parameter.add_(gradient)
+        out = net(data)
+        computed.append(out.dtype)
+        if out.dtype is torch.bfloat16:
+            raise RuntimeError("no such kernel")
+        return out.square().mean()  # type: ignore[no-any-return]
+
+    for number in range(4):
+        trainer.backward_and_step(trainer.training_step(batch(number), perturbed))
+        if trainer.modes.declined:
+            trainer.request_source = None
+    assert computed.count(torch.bfloat16) == 1
+    assert computed.count(torch.float32) == trainer.step == 4
+    (message,) = refused
+    assert f"RuntimeError in its forward pass (no such kernel); {CHANGED}; training goes on in fp32" in message
+
+
+def test_a_parameter_without_a_shape_is_no_matter() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, 1), torch.nn.LazyLinear(1))
+    found = guarded(lambda: loss_of(model, batch(0)), model, "forward", micro=0, together=False)
+    assert found.failed is None
+
+
+def test_an_optimizer_in_hooks_of_the_backward_pass_steps_no_more_than_in_the_trial_and_the_way_back() -> None:
+    model = model_that_fails("backward")
+    steps = 0
+
+    def step(parameter: torch.Tensor) -> None:
+        nonlocal steps
+        steps += 1
+        assert parameter.grad is not None
+        with torch.no_grad():
+            parameter.sub_(parameter.grad, alpha=0.1)
+        parameter.grad = None
+
+    last = [model.get_parameter("3.weight"), model.get_parameter("3.bias")]
+    for parameter in last:
+        parameter.register_post_accumulate_grad_hook(step)
+    trainer = _trainer(model, BF16)
+    refused = _told(trainer)
+    trainer.backward_and_step(trainer.training_step(batch(0), loss_of))
+    assert (steps, trainer.mode) == (2 * len(last), FP32)
+    (message,) = refused
+    assert CHANGED in message

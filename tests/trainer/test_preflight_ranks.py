@@ -89,7 +89,7 @@ def test_a_batch_that_its_loss_consumes_is_there_again_on_all_ranks(process_grou
 
 
 def test_all_ranks_refuse_a_mode_whose_trial_used_up_the_batch(process_group: ProcessGroup) -> None:
-    ranks = cast("list[dict[str, Any]]", process_group.run("preflight_batch_scenarios.uses_its_batch_up"))
+    ranks: list[dict[str, Any]] = process_group.run("preflight_batch_scenarios.uses_its_batch_up")
     assert [(rank["used up"], rank["mode"]) for rank in ranks] == [(1, "fp32")] * 2
     assert ranks[0]["weights"] == ranks[1]["weights"]
     (message,) = ranks[0]["refused"]
@@ -103,3 +103,11 @@ def test_a_mode_that_one_rank_fails_in_for_a_moment_is_entered_by_all(process_gr
             assert rank["passed"] == rank["plain"], name
             assert (rank["passed"]["mode"], rank["passed"]["left"], rank["passed"]["refused"]) == ("bf16", 0, []), name
         assert ranks[0]["passed"]["weights"] == ranks[1]["passed"]["weights"], name
+
+
+def test_no_rank_tries_again_where_one_changes_weights(process_group: ProcessGroup) -> None:
+    ranks: list[dict[str, Any]] = process_group.run("preflight_batch_scenarios.one_rank_moves_weights")
+    assert [(rank["in bf16"], rank["mode"]) for rank in ranks] == [(1, "fp32")] * 2
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    (message,) = ranks[0]["refused"]
+    assert "rank 1: RuntimeError in its forward pass (no such kernel); the pass had changed weights" in message

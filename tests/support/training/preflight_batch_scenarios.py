@@ -78,7 +78,7 @@ def uses_its_batch_up(rank: int, world: int) -> Result:
     """Rank 1 alone fails in BF16, with batches that cannot be put back: both ranks fail in FP32, in another way."""
 
     def loss_fn(model: torch.nn.Module, data: deque[torch.Tensor]) -> torch.Tensor:
-        out = model(data.popleft())
+        out: torch.Tensor = model(data.popleft())
         if rank and out.dtype is torch.bfloat16:
             raise RuntimeError("no such kernel")
         return out.float().square().mean()
@@ -113,7 +113,8 @@ def fails_for_a_moment(rank: int, world: int) -> Result:
             if low and fails and where == "forward":
                 raise ValueError(fails.pop())
             loss = (out.float() - 1).square().mean()
-            return _Passes.apply(loss, fails) if low else loss  # type: ignore[no-any-return]
+            passed: torch.Tensor = _Passes.apply(loss, fails) if low else loss
+            return passed
 
         return {**_train(model, rank, world, loss_fn, settings=settings), "left": len(fails)}
 
@@ -122,3 +123,21 @@ def fails_for_a_moment(rank: int, world: int) -> Result:
         for name, settings in SETTINGS.items()
         for where in ("forward", "backward")
     }
+
+
+def one_rank_moves_weights(rank: int, world: int) -> Result:
+    """Rank 1 alone fails in BF16; rank 0 alone changes weights in each pass, by nothing."""
+    model = torch.nn.Linear(WIDTH, 1)
+    computed: list[str] = []
+
+    def loss_fn(net: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for parameter in net.parameters() if rank == 0 else ():
+                parameter.add_(0)
+        out: torch.Tensor = net(data)
+        computed.append(str(out.dtype))
+        if rank and out.dtype is torch.bfloat16:
+            raise RuntimeError("no such kernel")
+        return out.float().square().mean()
+
+    return {**_train(model, rank, world, loss_fn), "in bf16": computed.count("torch.bfloat16")}

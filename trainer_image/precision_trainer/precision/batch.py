@@ -41,16 +41,19 @@ class KeptBatch:
         """Tensors, their versions, and copies."""
         self._contents: list[_Contents] = []
         self._after: list[int] = []
+        outer: list[torch.Tensor] = []
         inner: list[torch.Tensor] = []
+        with contextlib.suppress(Exception):
+            outer = tensors_in(batch)
         with contextlib.suppress(Exception):
             inner = self._keep_contents(batch)
         left = _MAX_KEPT_BYTES
         seen = set[int]()
-        for tensors in (lambda: tensors_in(batch), lambda: inner):
+        for tensors in (outer, inner):
             with contextlib.suppress(
                 Exception
             ):  # no memory for it, or tensors that are not copied: then it is not kept
-                found = [tensor for tensor in tensors() if id(tensor) not in seen]
+                found = [tensor for tensor in tensors if id(tensor) not in seen]
                 size = sum(tensor.numel() * tensor.element_size() for tensor in found)
                 if size <= left:
                     self._tensors += [(tensor, version(tensor), tensor.detach().clone()) for tensor in found]

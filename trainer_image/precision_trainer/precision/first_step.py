@@ -173,8 +173,10 @@ class FirstStep:
     ) -> Pass[torch.Tensor]:
         """Once more in the mode that failed: an error may be of a moment, such as of one sample that ``compute`` draws.
 
-        The second failure of a backward pass has its layer's name.
+        The second failure of a backward pass has its layer's name. Nothing is computed where it would change weights again.
         """
+        if failure.wrote:
+            return Pass(None, failure)
         self._undo(trial, direction, micro)
         entered = LastEntered(self._model) if direction == "backward" else None
         with entered or contextlib.nullcontext():

@@ -8,10 +8,11 @@ and then in the mode before. That is the one case in which a loss is computed ag
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -21,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from ..distributed import ddp
-from ..step.replay import ForwardState
+from ..step.replay import ForwardState, version
 from ..values.modes import PrecisionMode
 from ..values.request import PrecisionRequest
 from .batch import KeptBatch
@@ -147,6 +148,8 @@ class Failure:
     """For a person."""
     kinds: frozenset[tuple[int, str]]
     """Ranks, and the kinds of their errors."""
+    wrote: bool
+    """The pass had changed weights on some rank, where each further one would change them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,18 +177,33 @@ def guarded(
     result: Result | None = None
     failed: str | None = None
     kind = ""
+    weights = _versions(model)
     try:
         result = compute()
     except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
         failed, kind = what_failed(model, error, direction, entered), kind_of(error)
+    wrote = any(version(parameter) != before for parameter, before in weights)
     if not together:
-        return Pass(result, None if failed is None else Failure([failed], frozenset({(0, kind)})))
+        return Pass(result, None if failed is None else _failure([failed], {(0, kind)}, wrote=wrote))
     this_pass = f"{direction} {micro}"
-    everyone = ddp.exchange({"pass": this_pass, "failed": failed, "kind": kind})
+    everyone = ddp.exchange({"pass": this_pass, "failed": failed, "kind": kind, "wrote": wrote})
     bad = [(rank, one) for rank, one in enumerate(everyone) if one["failed"] is not None]
     reasons = [f"rank {rank}: {one['failed']}" for rank, one in bad]
-    failure = Failure(reasons, frozenset((rank, str(one.get("kind"))) for rank, one in bad)) if bad else None
+    kinds = {(rank, str(one.get("kind"))) for rank, one in bad}
+    failure = _failure(reasons, kinds, wrote=any(one.get("wrote") for one in everyone)) if bad else None
     return Pass(result, failure, apart=any(one["pass"] != this_pass for one in everyone))
+
+
+def _versions(model: torch.nn.Module) -> list[tuple[torch.Tensor, int]]:
+    with contextlib.suppress(Exception):  # a parameter that has no shape before the first pass
+        return [(parameter, version(parameter)) for parameter in model.parameters()]
+    return []
+
+
+def _failure(reasons: list[str], kinds: Set[tuple[int, str]], *, wrote: bool) -> Failure:
+    # Copies of all weights would double their memory in the first step of every mode.
+    stay = ["the pass had changed weights before it failed, and they are not put back"] if wrote else []
+    return Failure([*reasons, *stay], frozenset(kinds), wrote)
 
 
 def reduce(model: torch.nn.Module, message: torch.Tensor) -> torch.Tensor:
