@@ -407,10 +407,7 @@ class ExtendedFP16Trainer:
         return True
 
     def _update(self, message: list[torch.Tensor]) -> None:
-        """Update or skip, and send off what it came to, with the ``message`` (see Boundaries.send).
-
-        Nothing here waits for the device (fused optimizer).
-        """
+        """Update or skip, and send off what it came to, with the ``message``. Waits for nothing (fused optimizer)."""
         if self.cold is not None:
             self.cold.gather()
         scaler = self.scaler if self.mode.uses_scaler else None
