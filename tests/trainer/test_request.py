@@ -305,7 +305,8 @@ def test_ranks_without_input_are_no_part_of_the_mean_and_nothing_is_decided_with
     assert agreed.loss == pytest.approx(2.5)
     assert agreed == Agreed(None, None, None, stop=False, loss=agreed.loss, unread=Unread.UNEVEN)
     agreed = decode(_mean(_messages(request, stops)), world, FP32, joins=True)
-    assert (agreed.request, agreed.stop, agreed.unread) == (request, any(stops), None)
+    # The next step may be without some of them.
+    assert (agreed.request, agreed.stop, agreed.unread) == (None, any(stops), Unread.UNEVEN)
 
 
 def test_a_finding_needs_all_ranks_that_took_part() -> None:

@@ -164,7 +164,7 @@ def averaged_in_pairs(rank: int, world: int) -> Result:
 
 
 def uneven_inputs(rank: int, world: int) -> Result:
-    """One rank has less than the other, beside plain DDP; a request comes when it has none left."""
+    """One rank has less than the others, beside plain DDP; a request comes in its last step, and a wish to stop later."""
     return {f"short: {short}": _uneven(rank, world, short) for short in (1, 0)}
 
 
@@ -188,13 +188,14 @@ def _uneven(rank: int, world: int, short: int) -> Result:
     with _unread() as unread:
         with _ddp(trainer).join():
             for number in range(own):
-                if number == 4:
+                if number == 3:
                     _ask(trainer, PrecisionRequest(1, BF16))
                 _step(trainer, number)
         same = all(torch.equal(one, other) for one, other in zip(ours.parameters(), plain.parameters(), strict=True))
-        _ask(trainer, PrecisionRequest(1, BF16))
-        states = [_state(trainer)]
-        for number in range(10, 13):
+        states = []
+        for number in range(10, 14):
+            boundary = trainer.begin_step()
+            trainer.stop_asked = rank == short and number == 12
             _step(trainer, number)
-            states.append(_state(trainer))
+            states.append([*_state(trainer), boundary.stop])
     return {"same": same, "states": states, "unread": unread}

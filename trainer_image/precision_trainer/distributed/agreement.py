@@ -86,9 +86,10 @@ class Unread(Enum):
     )
     UNEVEN = (
         "UnevenInputs",
-        "expected all ranks in the step, found that some have no input left (join()). Until they are back every rank keeps "
-        "its mode, and requests, stops and the sentinel's decisions wait: where that is too long, give all ranks as many "
-        "batches",
+        "expected all ranks in every step, found that DDP goes on without those that have no input left (join()). The first "
+        "step in another mode, a checkpoint and a rewind need all of them, so from here on every rank keeps its mode, and "
+        "requests and the sentinel's decisions are not obeyed; a stop is, in a step of all ranks: give all ranks as many "
+        "batches, leave join() out, and restart",
     )
     DAMAGED = (
         "Damaged",
@@ -114,7 +115,7 @@ class Agreed:
     loss: float
     """Mean loss over the ranks that took part; not finite if any rank's was not."""
     unread: Unread | None = None
-    """Why there is no request, verdict or stop here, on any rank; None if the message was read."""
+    """Why there is no request and no verdict here, on any rank; None if the message was read."""
 
 
 def encode(
@@ -173,7 +174,8 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode, *, j
         means: the telemetry parameter's gradient after backward, length WIDTH.
         world_size: ranks that are to take part in the mean.
         running: the mode this rank computed the step in.
-        joins: ranks may be missing in the mean, since DDP goes on without those that have no input left (``join()``).
+        joins: DDP goes on without ranks that have no input left (``join()``): they are missing in this mean, or will be in
+            the next step, in which the others would wait for them.
 
     Raises:
         RankMismatchError: the ranks did not compute the step in one mode.
@@ -192,12 +194,15 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode, *, j
         _check_modes(sums, world_size, running)
     took_part = sum(values[_RUNNING0:_SILENT])
     all_did = took_part > (world_size - _ONE if joins else world_size * _MOST)
-    if not (led and all_did):
-        unread = Unread.UNEVEN if joins and not all_did else Unread.NOT_AVERAGED
-        loss *= world_size / took_part if took_part >= _ONE else 1.0
+    if joins or not (led and all_did):
+        if not all_did and took_part >= _ONE:
+            loss *= world_size / took_part
         # What some find out about a batch is worth knowing; of a rank that is alone in the mean nobody knows if it is.
         diagnosis = _diagnosis(sums) if led and took_part > 1 + _ONE else None
-        return Agreed(None, None, diagnosis, stop=False, loss=loss, unread=unread)
+        # A rank that runs out of input after this step hears of a stop when it is back, and needs no meeting for it.
+        stop = joins and led and all_did and sums[_STOP] > 0
+        unread = Unread.UNEVEN if joins else Unread.NOT_AVERAGED
+        return Agreed(None, None, diagnosis, stop=stop, loss=loss, unread=unread)
     try:
         return Agreed(_request(sums), _verdict(sums), _diagnosis(sums), stop=sums[_STOP] > 0, loss=loss)
     except (LookupError, ValueError, OverflowError):  # numbers that nobody writes, whose check digits fit by chance

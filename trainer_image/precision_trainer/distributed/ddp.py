@@ -237,7 +237,7 @@ def reduced(wrapped: DistributedDataParallel) -> None:
 
 
 def joins(wrapped: DistributedDataParallel) -> bool:
-    """Whether ranks that have no input left may be missing in a step, now or since some step: ``with wrapped.join():``."""
+    """Whether ranks that have no input left may be missing in a step: ``wrapped.join()`` was entered, now or before."""
     return bool(getattr(getattr(wrapped, "_join_config", None), "enable", False))
 
 
