@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,19 @@ def _setting(name: str, value: object) -> Callable[[dict[str, Any]], object]:
     return lambda state: _group(state).update({name: value})
 
 
+def _moment(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict[str, Any]], object]:
+    def spoil(state: dict[str, Any]) -> None:
+        entry = state["optimizer_state_dict"]["state"][1]
+        entry["exp_avg"] = change(entry["exp_avg"])
+
+    return spoil
+
+
+def _quantized(value: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings(action="ignore"):  # torch means to remove them; files have them
+        return torch.quantize_per_tensor(value, 0.1, 0, torch.qint8)
+
+
 BROKEN: dict[str, Callable[[dict[str, Any]], object]] = {
     "rate": _setting("lr", "fast"),
     "rate that is no number": _setting("lr", float("nan")),
@@ -220,6 +234,16 @@ BROKEN: dict[str, Callable[[dict[str, Any]], object]] = {
     "a step that is a switch": _of_second("step", torch.tensor(True)),
     "negative step": _of_second("step", torch.tensor(-1.0)),
     "moment": _of_second("exp_avg", {}),
+    "random state of the right length": lambda state: state["rng"][0].update(cpu="0" * len(state["rng"][0]["cpu"])),
+    "random state with blanks": lambda state: state["rng"][0].update(
+        cpu=" " * (len(state["rng"][0]["cpu"]) - 2) + "00"
+    ),
+    "a scale beyond FP32": lambda state: state["scaler"].update(scale=1e39),
+    "a switch of three": _setting("amsgrad", torch.zeros(3)),
+    "a direction of three": _setting("maximize", torch.zeros(3)),
+    "quantized moment": _moment(_quantized),
+    "complex moment": _moment(lambda value: torch.full_like(value, float("nan")).to(torch.complex64)),
+    "negative square": lambda state: state["optimizer_state_dict"]["state"][1]["exp_avg_sq"].fill_(-1.0),
     "overflows left": lambda state: state["scaler"].update(overflows_left="x"),
     "overflows that are no number": lambda state: state["scaler"].update(overflows_left=float("nan")),
 }

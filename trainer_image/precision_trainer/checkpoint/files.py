@@ -107,7 +107,7 @@ def write_tag(path: Path, facts: Mapping[str, object]) -> None:
 def is_healthy(path: Path) -> bool | None:
     """Whether the checkpoint carries a tag of its own state; None if the disk does not give it out."""
     try:
-        return _read_json(path / HEALTHY).get("sha256") == read_manifest(path).sha256
+        return read_json(path / HEALTHY).get("sha256") == read_manifest(path).sha256
     except UnreadableError:
         return None
     except CheckpointError:
@@ -116,7 +116,7 @@ def is_healthy(path: Path) -> bool | None:
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the checkpoint ``path``. Raises CheckpointError if there is no good one."""
-    manifest = _read_json(path / MANIFEST)
+    manifest = read_json(path / MANIFEST)
     files = manifest.get("files")
     entry = files.get(STATE) if isinstance(files, dict) else None
     size, digest = (entry.get("bytes"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
@@ -215,23 +215,24 @@ def open_regular(path: Path) -> BufferedReader:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in _NOT_OURS:
-            raise CheckpointError(f"{path} cannot be opened ({error}); the checkpoint is damaged") from None
+            raise CheckpointError(f"{path} cannot be opened ({error}); it is missing or damaged") from None
         raise UnreadableError(f"{path} cannot be opened ({error}); check the volume") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise CheckpointError(f"{path} is not a regular file; the checkpoint is damaged")
+        raise CheckpointError(f"{path} is not a regular file; it is damaged")
     return os.fdopen(descriptor, "rb")
 
 
-def _read_json(path: Path) -> dict[str, object]:
+def read_json(path: Path) -> dict[str, object]:
+    """The object in a small file. Raises CheckpointError if that is not what it holds, or the disk does not give it out."""
     with open_regular(path) as file, reading(path):
         text = file.read(_MAX_JSON_BYTES)
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not JSON ({error!r}); the checkpoint is damaged") from None
+        raise CheckpointError(f"{path} is not JSON ({error!r}); it is damaged") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: expected an object, found {type(value).__name__}; the checkpoint is damaged")
+        raise CheckpointError(f"{path}: expected an object, found {type(value).__name__}; it is damaged")
     return value
 
 

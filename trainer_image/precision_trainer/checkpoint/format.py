@@ -15,11 +15,14 @@ from ..errors import CheckpointError
 from ..values.modes import WIRE_NAMES
 from ..values.request import MAX_GENERATION
 from .optimizer import check_optimizer
+from .rng import check_random_state
 from .tensors import check_dense, check_finite
 
 FORMAT = 1
 MAX_STEP = 10**12 - 1
 """The directory's name has twelve digits."""
+_MAX_SCALE = torch.finfo(torch.float32).max
+"""What the scale's tensor takes."""
 
 
 class ModeEntry(TypedDict):
@@ -91,7 +94,7 @@ def validate(
     check_optimizer(raw["optimizer_state_dict"], where, optimizer)
     check_scaler(raw["scaler"], where)
     for rank, random_state in enumerate(raw["rng"]):
-        _check_random_state(random_state, f"{where}: rng of rank {rank}")
+        check_random_state(random_state, f"{where}: rng of rank {rank}")
     for number, entry in enumerate(raw["mode_history"]):
         _expect(entry, dict, f"{where}: mode_history[{number}]")
         for key, kind in _ENTRY.items():
@@ -168,8 +171,8 @@ def check_model(
 def check_scaler(scaler: dict[str, object], where: Path) -> None:
     """Refuse a scaler's state that is not one. Raises CheckpointError."""
     scale, tracker = scaler.get("scale"), scaler.get("growth_tracker")
-    if not isinstance(scale, float) or not 0 < scale < float("inf"):
-        raise CheckpointError(f"{where}: scaler.scale {scale!r}: expected a finite number above 0")
+    if not isinstance(scale, float) or not 0 < scale <= _MAX_SCALE:
+        raise CheckpointError(f"{where}: scaler.scale {scale!r}: expected a finite FP32 number above 0")
     if not isinstance(tracker, float) or not 0 <= tracker < float("inf"):
         raise CheckpointError(f"{where}: scaler.growth_tracker {tracker!r}: expected a finite number from 0 on")
     left = scaler.get("overflows_left", 1.0)  # absent before hysteresis was
@@ -182,17 +185,3 @@ def check_scaler(scaler: dict[str, object], where: Path) -> None:
         raise CheckpointError(
             f"{where}: scaler.growth_interval {interval!r}: expected a whole number in [1, 2147483647]"
         )
-
-
-def _check_random_state(state: object, what: str) -> None:
-    # Of the CPU's generator alone the size is the same everywhere; a CUDA device checks its own when it is set.
-    expected = 2 * torch.get_rng_state().numel()
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{what}: expected dict, found {type(state).__name__}; the checkpoint is damaged")
-    for kind, text in state.items():
-        try:
-            bytes.fromhex(text)
-        except (ValueError, TypeError):
-            raise CheckpointError(f"{what}: {kind}: expected hexadecimal text; the checkpoint is damaged") from None
-        if kind == "cpu" and len(text) != expected:
-            raise CheckpointError(f"{what}: {kind}: expected {expected} digits, found {len(text)}")

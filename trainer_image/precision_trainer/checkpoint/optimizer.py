@@ -22,6 +22,13 @@ _ELEMENTWISE = frozenset(
     }
 )  # fmt: skip
 """What torch's optimizers keep in the shape of the parameter."""
+_SQUARES = frozenset(
+    {
+        "acc_delta", "col_var", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "row_var", "square_avg", "step_size", "sum",
+        "variance",
+    }
+)  # fmt: skip
+"""Of these, what torch's optimizers take the root of, or divide by: never negative."""
 
 
 def load_optimizer(
@@ -39,12 +46,23 @@ def load_optimizer(
     """
     groups = cast("list[dict[str, object]]", saved["param_groups"])
     own = (*HOW, "lr") if keep_learning_rate else HOW
+    torchs = _is_torchs(optimizer)
     kept = [
-        {**ours, **group, **{name: ours[name] for name in own if name in ours}}
+        {
+            **ours,
+            **(_with_switches(group, ours) if torchs else group),
+            **{name: ours[name] for name in own if name in ours},
+        }
         for group, ours in zip(groups, optimizer.param_groups, strict=True)
     ]
     optimizer.load_state_dict({**saved, "param_groups": kept})
     optimizer.zero_grad(set_to_none=True)
+
+
+def _with_switches(group: dict[str, object], ours: dict[str, object]) -> dict[str, object]:
+    """``group``, as old files and files by hand have it, with the bools that torch's fused kernels insist on."""
+    switches = {name: value for name, value in ours.items() if isinstance(value, bool) and name in group}
+    return {**group, **{name: own if group[name] is None else bool(group[name]) for name, own in switches.items()}}
 
 
 def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.optim.Optimizer | None) -> None:
@@ -67,7 +85,7 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
         _check_groups(known, optimizer, where)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     adam = _ADAM if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else ()
-    amsgrad = {index for group in known if group.get("amsgrad") for index in group["params"]}
+    amsgrad = {index for group in known if _is_on(group.get("amsgrad")) for index in group["params"]}
     for index, entry in state.items():
         what = f"{where}: optimizer state of parameter {index}"
         if not isinstance(index, int) or not isinstance(entry, dict) or not 0 <= index < count:
@@ -108,12 +126,26 @@ def _check_kept(name: object, value: object, what: str, of: tuple[torch.Tensor, 
             raise CheckpointError(f"{what}: expected a tensor {name}, found {value!r}; it is damaged")
         return
     check_dense(value, f"{what}: {name}")
+    if value.is_quantized:
+        raise CheckpointError(f"{what}: {name}: expected numbers, found {value.dtype}; it is damaged")
+    if of is not None and value.is_complex() and _is_torchs(of[1]) and not of[0].is_complex():
+        raise CheckpointError(f"{what}: {name}: expected real numbers, found {value.dtype}; it is damaged")
     odd = value.numel() != 1 or value.is_complex() or value.dtype is torch.bool or float(value) < 0
     if name == "step" and odd and (of is None or _is_torchs(of[1])):
         raise CheckpointError(f"{what}: step: expected one number from 0 on, found {value!r}; it is damaged")
+    if name in _SQUARES and of is not None and _is_torchs(of[1]) and not _is_positive(value):
+        raise CheckpointError(f"{what}: {name}: expected numbers from 0 on, found negative ones; it is damaged")
     shape = _shape(name, *of) if of is not None else None
     if shape is not None and value.shape != shape:
         raise CheckpointError(f"{what}: {name}: expected {tuple(shape)}, found {tuple(value.shape)}")
+
+
+def _is_positive(value: torch.Tensor) -> bool:
+    return not value.is_floating_point() or not value.numel() or not bool(value.float().min() < 0)
+
+
+def _is_on(value: object) -> bool:
+    return isinstance(value, (bool, int, float)) and bool(value)
 
 
 def _is_tensor(name: object, parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> bool:
@@ -169,7 +201,7 @@ def _is_sound(name: str, value: object, ours: object) -> bool:
     if isinstance(ours, (list, tuple)):
         return all(_is_sound(name, one, other) for one, other in zip(cast("list[object]", value), ours, strict=True))
     if isinstance(ours, bool):
-        return value in (None, False, True)
+        return value is None or (isinstance(value, (bool, int, float)) and value in (False, True))
     if not isinstance(ours, (int, float)):
         return True
     if isinstance(value, torch.Tensor) or not isinstance(value, (int, float)):

@@ -61,6 +61,8 @@ def _finite(tensor: torch.Tensor) -> bool:
     value = tensor.detach()
     if value.layout is not torch.strided:  # a graph's adjacency, say
         value = value.coalesce().values() if value.layout is torch.sparse_coo else value.values()
+    if value.is_complex():
+        value = torch.view_as_real(value.resolve_conj())
     if not value.is_floating_point() or not value.numel():
         return True
     # One pass without a temporary of the tensor's size; NaN wins in both.

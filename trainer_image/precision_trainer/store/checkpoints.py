@@ -27,6 +27,8 @@ __all__ = ["FORMAT", "KEEP", "CheckpointStore", "Loaded", "ModeEntry", "Training
 KEEP = 2
 _NAME = re.compile(r"step-(\d{12})")
 _REJECTED = "rejected-"
+_MAX_ERROR = 300
+"""Characters of an error that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,9 @@ class CheckpointStore:
                 return self.load(step, model, optimizer)
             except CheckpointError as error:
                 self._log.error("checkpoint_refused", str(error), step=step)
+            except Exception as error:  # noqa: BLE001  (whatever its content makes torch raise: the one before may be good)
+                message = f"{self.path(step)} cannot be used ({type(error).__name__}: {str(error)[:_MAX_ERROR]})"
+                self._log.error("checkpoint_refused", message, step=step)
         return None
 
     def load(self, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Loaded:

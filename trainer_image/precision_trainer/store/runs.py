@@ -11,11 +11,12 @@ neither as ended nor as ended well, unless its process could still write that tr
 
 from __future__ import annotations
 
-import json
+import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from ..checkpoint.files import replace_json
+from ..checkpoint.files import read_json, replace_json
 from ..errors import CheckpointError
 from ..telemetry.metrics import Metrics
 from ..values.logs import JsonLog
@@ -149,18 +150,20 @@ class Runs:
         self._started_at, self._nonfinite = now, 0
 
     def _load(self) -> _Ledger:
-        if self._path is None or not self._path.exists():
+        if self._path is None:
             return _Ledger()
         try:
-            raw = json.loads(self._path.read_text(encoding="utf-8"))
+            if not self._path.exists():
+                return _Ledger()
+            raw: dict[str, Any] = read_json(self._path)
             # Older images also wrote how many runs there were, which nothing read.
             ledger = _Ledger(raw["open_since"], **{name: raw[name] for name in _OPTIONAL if name in raw})
             values = asdict(ledger)
             if not isinstance(values.pop("pod"), str):
                 raise ValueError("pod is not a string")
-            if not all(isinstance(value, (int, float)) for value in values.values()):
+            if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in values.values()):
                 raise ValueError("a value is not a number")
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, CheckpointError) as error:
             self._log.error(
                 "runs_refused",
                 f"{self._path} cannot be used ({type(error).__name__}: {error}); whether the run before failed is Unknown",

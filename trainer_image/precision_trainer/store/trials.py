@@ -8,13 +8,13 @@ mode, request and settings, does not try it again: else the restarts would go on
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..checkpoint.files import replace_json
+from ..checkpoint.files import read_json, replace_json
+from ..errors import CheckpointError
 from ..values.logs import JsonLog
 from ..values.modes import PrecisionMode
 from ..values.threads import begin
@@ -148,13 +148,13 @@ class TrialNotes:
 
     def _read(self) -> dict[str, _Note]:
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            if not self._path.exists():
+                return {}
+            found: dict[str, Any] = read_json(self._path)
             notes = {mode: _Note(**note) for mode, note in found.items()}
             if notes and all([type(value) for value in note] == [int, str, int] for note in notes.values()):
                 return notes
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        except (OSError, TypeError, CheckpointError):
             pass  # told below
         self._log.warning(
             "trial_unreadable", f"{self._path} holds no notes of trials; modes are tried as if none had failed"

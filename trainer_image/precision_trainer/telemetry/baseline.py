@@ -11,7 +11,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from .progress import MIN_BASELINE_STEPS, StepLike
 
@@ -159,8 +159,31 @@ class BaselineRecorder:
         self.stale = state.get("fingerprint") != self._fingerprint
         if self.stale:
             return
-        known = tuple(math.nan if value is None else float(value) for value in losses)
         try:
-            self.record = Baseline(**{**state, "losses": known})  # type: ignore[arg-type]  # our own to_wire, sha256-checked
+            record = Baseline(**{**state, "losses": tuple(losses)})  # type: ignore[arg-type]  # checked next
         except TypeError:  # fields of another version
-            self.stale = True
+            record = None
+        self.stale = record is None or not _is_readable(record)
+        if record is not None and not self.stale:
+            known = tuple(math.nan if value is None else float(value) for value in losses)
+            self.record = replace(record, losses=known)
+
+
+def _is_readable(record: Baseline) -> bool:
+    """Whether its fields are what metrics and API can be given: numbers that a float takes."""
+    whole = (record.first_step, record.steps, record.stride, record.peak_bytes)
+    known = (record.p95_seconds, record.samples_per_second, record.time, *whole[:3])
+    return (
+        all(value is None or (isinstance(value, int) and _is_number(value)) for value in whole)
+        and all(map(_is_number, known))
+        and all(value is None or _is_number(value) for value in (record.success_ratio, *whole, *record.losses))
+    )
+
+
+def _is_number(value: object) -> bool:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

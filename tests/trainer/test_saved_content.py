@@ -1,0 +1,181 @@
+"""Odd content in files of a good manifest: training starts all the same, and what is saved can be loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.checkpoint import files
+from precision_trainer.checkpoint.format import validate
+from precision_trainer.store import checkpoints as store_module
+from precision_trainer.store.checkpoints import CheckpointStore
+from precision_trainer.store.runs import Runs
+from precision_trainer.store.trials import TrialNotes
+from precision_trainer.telemetry.baseline import BaselineRecorder
+from precision_trainer.telemetry.metrics import Metrics
+from precision_trainer.values.logs import JsonLog
+from tests.support.training.checkpoints import small_model, small_state
+from tests.support.training.session import Session
+
+WIDTH = 8
+Make = Callable[[torch.nn.Module], torch.optim.Optimizer]
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Session:
+    return Session(tmp_path, monkeypatch, capsys)
+
+
+def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+
+def _trainer(make: Make = _adamw, model: torch.nn.Module | None = None) -> ExtendedFP16Trainer:
+    torch.manual_seed(0)
+    model = model or torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 3))
+    config = ExtendedFP16Config(precision_mode=PrecisionMode.FP32, max_grad_norm=0.0)
+    return ExtendedFP16Trainer(model, make(model), config)
+
+
+def _train(trainer: ExtendedFP16Trainer, steps: int = 3, factor: float = 1.0) -> list[torch.Tensor]:
+    """The weights after so many more steps."""
+    for _ in range(steps):
+        data = torch.full((2, WIDTH), 1.0 + trainer.step)
+        trainer.backward_and_step(
+            trainer.training_step(data, lambda model, batch: model(batch).square().mean() * factor)
+        )
+    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+
+def _equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return all(map(torch.equal, first, second))
+
+
+# --- broken content ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, 0, 0.0, False])
+@pytest.mark.parametrize("name", ["amsgrad", "maximize"])
+def test_a_switch_that_a_file_says_in_another_way_is_given_to_a_fused_optimizer_as_a_bool(
+    name: str, value: object, tmp_path: Path
+) -> None:
+    first, path = _trainer(), tmp_path / "file"
+    _train(first)
+    first.save_checkpoint(path)
+    expected = _train(first)
+    saved = torch.load(path, weights_only=True)
+    saved["optimizer_state_dict"]["param_groups"][0][name] = value
+    torch.save(saved, path)
+    second = _trainer()
+    second.load_checkpoint(path)
+    assert second.optimizer.param_groups[0][name] is False
+    assert _equal(_train(second), expected)
+
+
+def test_a_checkpoint_whose_check_fails_in_an_unknown_way_is_passed_over_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, model = CheckpointStore(str(tmp_path), JsonLog()), small_model()
+    for step in (10, 20):
+        store.save(small_state(step, model))
+
+    def failing(raw: dict[str, Any], *rest: torch.nn.Module | torch.optim.Optimizer | None) -> object:
+        if raw["step"] == 20:
+            raise RuntimeError("Boolean value of Tensor is ambiguous")
+        return validate(raw, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store_module, "validate", failing)
+    loaded = store.load_newest(model)
+    assert loaded is not None
+    assert loaded.state["step"] == 10
+    line = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (line["event"], line["step"]) == ("checkpoint_refused", 20)
+    assert "RuntimeError: Boolean value" in line["message"]
+
+
+def _baseline() -> dict[str, object]:
+    recorder = BaselineRecorder("f")
+    for step in range(20):
+        recorder.observe(_Step(), step, samples=2, seconds=0.1)
+    recorder.end(1.0, None)
+    return json.loads(json.dumps(recorder.state_dict()))  # type: ignore[no-any-return]
+
+
+class _Step:
+    loss, nonfinite = 1.0, False
+
+
+UNREADABLE = {
+    "p95_seconds": "abc", "first_step": 10**400, "steps": None, "peak_bytes": "x", "time": [], "success_ratio": "y",
+    "samples_per_second": None, "stride": 1.5, "losses": [10**400],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(UNREADABLE))
+def test_a_baseline_that_is_unreadable_counts_as_never_seen(name: str) -> None:
+    recorder = BaselineRecorder("f")
+    recorder.load_state_dict({**_baseline(), name: UNREADABLE[name]})
+    assert recorder.record is None
+    assert recorder.stale
+    recorder.load_state_dict(_baseline())
+    assert recorder.record is not None
+    assert not recorder.stale
+    assert recorder.record.gauges()["genesis_fp32_baseline_step"] == 20.0
+
+
+def test_a_start_goes_on_without_a_baseline_that_is_unreadable(session: Session) -> None:
+    session.run(steps=20)
+    path = session.directory / "checkpoints" / "step-000000000020"
+    state = torch.load(path / files.STATE, weights_only=True)
+    fingerprint: list[str] = []
+    remember = BaselineRecorder.load_state_dict
+
+    def load(recorder: BaselineRecorder, kept: dict[str, object]) -> None:
+        fingerprint.append(recorder._fingerprint)
+        remember(recorder, {**kept, "fingerprint": recorder._fingerprint})
+
+    state["parts"]["fp32_baseline"] = {**_baseline(), "p95_seconds": "abc"}
+    files.write(path, state)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BaselineRecorder, "load_state_dict", load)
+        session.run(steps=21)
+    assert fingerprint
+    assert [line["step"] for line in session.events("resumed")] == [20]
+    assert session.events("complete")
+
+
+def _deep(path: Path) -> None:
+    path.write_text("[" * 30_000)
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "deeply nested": _deep,
+    "a pipe": os.mkfifo,
+    "a directory": Path.mkdir,
+    "a link": lambda path: path.symlink_to("/dev/zero"),
+    "a list": lambda path: path.write_text("[1]"),
+    "beyond any float": lambda path: path.write_text(
+        json.dumps({"open_since": 1, "suspended": True, "seconds": 10**400})
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_stands_in_place_of_the_ledgers_ends_no_start(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("runs.json", "trial.json"):
+        ODD[kind](tmp_path / name)
+    runs = Runs(str(tmp_path), 10, JsonLog(), pod="a", metrics=Metrics())
+    runs.begin_process(5, 1.0)
+    assert TrialNotes(str(tmp_path), JsonLog()).deaths(PrecisionMode.MIXED_FP16, 0) == 0
+    out = capsys.readouterr().out
+    assert "runs_refused" in out
+    assert "trial_unreadable" in out
