@@ -14,6 +14,8 @@ import torch
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.checkpoint import files
 from precision_trainer.checkpoint.format import validate
+from precision_trainer.checkpoint.inspect import inspect
+from precision_trainer.errors import CheckpointError
 from precision_trainer.store import checkpoints as store_module
 from precision_trainer.store.checkpoints import CheckpointStore
 from precision_trainer.store.runs import Runs
@@ -179,3 +181,69 @@ def test_what_stands_in_place_of_the_ledgers_ends_no_start(
     out = capsys.readouterr().out
     assert "runs_refused" in out
     assert "trial_unreadable" in out
+
+
+# --- inf beside finite weights ----------------------------------------------------------------------------------------
+
+
+def _plain_adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+@pytest.mark.parametrize("make", [_adamw, _plain_adamw])
+def test_a_huge_gradient_that_stops_a_weight_for_good_does_not_stop_saving(make: Make, tmp_path: Path) -> None:
+    first, path = _trainer(make), tmp_path / "file"
+    _train(first, 2)
+    _train(first, 1, factor=1e22)
+    moments = [entry["exp_avg_sq"] for entry in first.optimizer.state.values()]
+    assert any(moment.isinf().any() for moment in moments)
+    first.save_checkpoint(path)
+    expected = _train(first)
+    assert all(weight.isfinite().all() for weight in expected)
+    second = _trainer(make)
+    second.load_checkpoint(path)
+    assert _equal(_train(second), expected)
+
+
+@pytest.mark.parametrize(("name", "value"), [("exp_avg", "inf"), ("exp_avg", "nan"), ("exp_avg_sq", "nan")])
+def test_a_moment_that_spoils_the_weights_next_leaves_the_file_before(name: str, value: str, tmp_path: Path) -> None:
+    trainer, path = _trainer(), tmp_path / "file"
+    _train(trainer)
+    trainer.save_checkpoint(path)
+    good = path.read_bytes()
+    next(iter(trainer.optimizer.state.values()))[name].fill_(float(value))
+    with pytest.raises(CheckpointError, match=f"inf or NaN in {name}"):
+        trainer.save_checkpoint(path)
+    assert path.read_bytes() == good
+
+
+@pytest.mark.parametrize("task", ["spiked_task", "late_mask_task"])
+def test_inf_beside_finite_weights_is_saved_and_resumed_but_never_tagged_healthy(task: str, session: Session) -> None:
+    name = f"tests.support.training.harmless_scenarios:{task}"
+    options: dict[str, Any] = {"model": name, "checkpoint_every": 10, "healthy_after": 3, "quick_disk": True}
+    session.run(steps=30, max_grad_norm=0.0, **options)
+    assert session.events("checkpoint_failed") == []
+    assert [line["step"] for line in session.events("checkpoint")] == [10, 20, 30]
+    (warning,) = session.events("checkpoint_unproven")
+    assert warning["step"] == 20
+    assert {line["step"] for line in session.events("checkpoint_healthy")} == {10}
+    session.run(steps=40, max_grad_norm=0.0, **options)
+    assert [line["step"] for line in session.events("resumed")] == [30]
+    assert session.events("checkpoint_refused") == session.events("checkpoint_healthy") == []
+    assert session.events("complete")
+    directory = session.directory / "checkpoints"
+    assert [path.parent.name for path in directory.glob("step-*/healthy.json")] == ["step-000000000010"]
+    assert inspect(directory / "step-000000000040").error is None
+
+
+def test_a_mask_that_is_filled_after_the_start_is_in_a_file_that_loads(tmp_path: Path) -> None:
+    def trainer() -> ExtendedFP16Trainer:
+        model = torch.nn.Linear(WIDTH, 3)
+        model.register_buffer("mask", torch.zeros(4))
+        return _trainer(model=model)
+
+    first, second = trainer(), trainer()
+    first.model.get_buffer("mask")[1] = float("-inf")
+    first.save_checkpoint(tmp_path / "file")
+    second.load_checkpoint(tmp_path / "file")
+    assert second.model.get_buffer("mask").tolist() == [0.0, float("-inf"), 0.0, 0.0]

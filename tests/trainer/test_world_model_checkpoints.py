@@ -93,6 +93,25 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(cartpole: Repl
     assert all(torch.equal(value, before[name]) for name, value in other.rssm.state_dict().items())
 
 
+@pytest.mark.parametrize(("name", "saved"), [("exp_avg", False), ("exp_avg_sq", True)])
+def test_moments_of_inf_are_saved_only_where_they_load(
+    name: str, saved: bool, cartpole: ReplayBuffer, tmp_path: Path
+) -> None:
+    model, path = small_model(cartpole), tmp_path / "model.pt"
+    train(model)
+    model.save_checkpoint(path)
+    before = path.read_bytes()
+    assert model._trainer is not None
+    next(iter(model._trainer.optimizer.state.values()))[name].fill_(float("inf"))
+    if saved:
+        model.save_checkpoint(path)
+    else:
+        with pytest.raises(CheckpointError, match="inf or NaN in exp_avg"):
+            model.save_checkpoint(path)
+    assert (path.read_bytes() != before) is saved
+    WorldModel().load_checkpoint(path)
+
+
 def test_resuming_in_fp32_is_bit_exact(cartpole: ReplayBuffer, tmp_path: Path) -> None:
     whole = small_model(cartpole)
     train(whole, epochs=1)

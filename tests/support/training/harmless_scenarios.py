@@ -301,6 +301,41 @@ def frozen_mask_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tens
     return Masked(frozen=True), lambda position, size: torch.full((size, WIDTH), 1.0 + position % 7), _mean_square
 
 
+def _counting(position: int, size: int) -> torch.Tensor:
+    return torch.full((size, WIDTH), 0.01 * position)
+
+
+def spiked_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
+    """For ``precision-trainer train``: at sample 30 the loss is huge, and its gradient's square infinite."""
+    torch.manual_seed(0)
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return _mean_square(model, batch) * (1e22 if round(float(batch[0, 0]) * 100) == 30 else 1.0)
+
+    return torch.nn.Linear(WIDTH, WIDTH), _counting, loss
+
+
+class _MaskedLate(torch.nn.Module):
+    """Its mask is of zeros until sample 30."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("mask", torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x[0, 0]) > 0.295:
+            self.get_buffer("mask")[1:] = float("-inf")
+        out: torch.Tensor = self.linear(x) * (self.get_buffer("mask") + 1.0).softmax(-1)
+        return out
+
+
+def late_mask_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
+    """For ``precision-trainer train``."""
+    torch.manual_seed(0)
+    return _MaskedLate(), _counting, _mean_square
+
+
 def normed_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
     """For ``precision-trainer train``: running statistics, and one batch of NaN, at sample 240 (step 30 of 8 samples)."""
     torch.manual_seed(0)

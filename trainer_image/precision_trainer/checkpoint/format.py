@@ -55,6 +55,10 @@ class TrainingState(TypedDict):
     data_fingerprint: str
     nonfinite_buffers: NotRequired[list[str]]
     """Buffers and frozen parameters that held inf or NaN from the start on, such as a mask: no poisoned weights."""
+    untrained: NotRequired[list[str]]
+    """Buffers and frozen parameters: those that hold inf become nonfinite_buffers when it is written. Not in the file."""
+    unproven: NotRequired[list[str]]
+    """What became inf in training: what it did to the training no step shows, so it is never tagged healthy."""
     other_types: NotRequired[list[str]]
     """Tensors of the model that are not FP32 by its author's choice: frozen weights, buffers."""
     parts: NotRequired[dict[str, dict[str, object]]]
@@ -90,6 +94,7 @@ def validate(
         _expect(raw.get(key), kind, f"{where}: {key}")
     _check_numbers(raw, where)
     nonfinite, others = _names(raw, "nonfinite_buffers", where), _names(raw, "other_types", where)
+    _names(raw, "unproven", where)
     check_model(raw["model_state_dict"], where, model, nonfinite_buffers=nonfinite, other_types=others)
     check_optimizer(raw["optimizer_state_dict"], where, optimizer)
     check_scaler(raw["scaler"], where)
@@ -139,11 +144,15 @@ def check_model(
     model: torch.nn.Module | None,
     *,
     nonfinite_buffers: Collection[str] = (),
+    infinite: Collection[str] = (),
     other_types: Collection[str] = (),
-) -> None:
+) -> list[str]:
     """Refuse weights that are not finite (but for ``nonfinite_buffers``), or not of ``model``.
 
     Without a model, refuse what is not FP32, but for ``other_types``.
+
+    Returns:
+        Those of ``infinite`` that hold inf, and no NaN.
 
     Raises:
         CheckpointError: with the first name that does not fit.
@@ -165,7 +174,7 @@ def check_model(
                 )
         elif found.is_floating_point() and found.dtype is not torch.float32 and name not in other_types:
             raise CheckpointError(f"{where}: {name}: expected torch.float32, found {found.dtype}; convert it first")
-    check_finite(saved, f"{where}: model_state_dict", nonfinite_buffers)
+    return check_finite(saved, f"{where}: model_state_dict", nonfinite_buffers, infinite)
 
 
 def check_scaler(scaler: dict[str, object], where: Path) -> None:

@@ -28,7 +28,9 @@ _SQUARES = frozenset(
         "variance",
     }
 )  # fmt: skip
-"""Of these, what torch's optimizers take the root of, or divide by: never negative."""
+"""What torch's optimizers take the root of, or divide by: never negative. Where inf is, the weight stays as it is."""
+_ADDED = frozenset({"acc_delta", "ax", "exp_avg", "grad_avg", "momentum_buffer", "prev", "step"})
+"""What makes weights inf or NaN in the next step where it is inf itself."""
 
 
 def load_optimizer(
@@ -65,12 +67,15 @@ def _with_switches(group: dict[str, object], ours: dict[str, object]) -> dict[st
     return {**group, **{name: own if group[name] is None else bool(group[name]) for name, own in switches.items()}}
 
 
-def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.optim.Optimizer | None) -> None:
+def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.optim.Optimizer | None) -> list[str]:
     """Refuse an optimizer state that is not one, not finite, or not over the parameters of ``optimizer``.
 
     Optimizer.load_state_dict itself compares the numbers of parameters only, and would take moments of any shape, in any
     order: its kernels read beyond them. A shape that nobody knows before the optimizer made one is taken: the tensor is as
     large as its file at most.
+
+    Returns:
+        What holds inf though weights can be trained on with it: the square of a huge gradient, which only stops its weight.
 
     Raises:
         CheckpointError: with the parameter that does not fit.
@@ -86,6 +91,7 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     adam = _ADAM if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else ()
     amsgrad = {index for group in known if _is_on(group.get("amsgrad")) for index in group["params"]}
+    infinite: list[str] = []
     for index, entry in state.items():
         what = f"{where}: optimizer state of parameter {index}"
         if not isinstance(index, int) or not isinstance(entry, dict) or not 0 <= index < count:
@@ -98,7 +104,9 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
             )
         for name, value in entry.items():
             _check_kept(name, value, what, (parameters[index], optimizer) if optimizer is not None else None)
-        check_finite(entry, what)
+        found = check_finite(entry, what, infinite=entry.keys() - _ADDED)
+        infinite += [f"{name} of parameter {index}" for name in found]
+    return infinite
 
 
 def _check_groups(groups: Sequence[dict[str, object]], optimizer: torch.optim.Optimizer, where: Path) -> None:

@@ -16,7 +16,7 @@ from ..errors import CheckpointError
 from . import files
 from .format import check_model, validate
 from .optimizer import check_optimizer
-from .tensors import nonfinite_buffers
+from .tensors import nonfinite_buffers, untrained
 
 MODEL, OPTIMIZER = "model_state_dict", "optimizer_state_dict"
 _DDP, _COMPILED = "module.", "_orig_mod."
@@ -86,7 +86,7 @@ def load(
         state = validate(files.read(path), path, model, optimizer)
         return state["model_state_dict"], state["optimizer_state_dict"]
     weights, moments = content(path, model)
-    check_model({**weights}, path, model, nonfinite_buffers=nonfinite_buffers(model))
+    check_model({**weights}, path, model, nonfinite_buffers=nonfinite_buffers(model), infinite=untrained(model))
     if moments is not None:
         check_optimizer(moments, path, optimizer)
     return weights, moments

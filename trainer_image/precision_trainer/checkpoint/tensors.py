@@ -1,9 +1,9 @@
-"""Tensors read from, or about to be written to, a file: dense, on the CPU, finite."""
+"""Tensors read from, or about to be written to, a file: dense, with data, finite."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 
@@ -16,7 +16,7 @@ def check_dense(tensor: torch.Tensor, what: str) -> None:
     Raises:
         CheckpointError: it is sparse, without data, or larger than its storage.
     """
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+    if tensor.layout is not torch.strided or tensor.is_meta:
         raise CheckpointError(f"{what}: expected a dense tensor with data, found {tensor.layout} on {tensor.device}")
     stored, claimed = tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()
     if claimed > stored:
@@ -25,9 +25,18 @@ def check_dense(tensor: torch.Tensor, what: str) -> None:
 
 def nonfinite_buffers(model: torch.nn.Module) -> frozenset[str]:
     """Names of buffers and frozen parameters that hold inf or NaN now: on purpose, as an attention mask of -inf does."""
+    return frozenset(name for name, value in _untrained(model) if not _finite(value))
+
+
+def untrained(model: torch.nn.Module) -> frozenset[str]:
+    """Names of buffers and frozen parameters: inf may be put there on purpose, also in the middle of training."""
+    return frozenset(name for name, _ in _untrained(model))
+
+
+def _untrained(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     # What is shared is saved under each of its names.
     found = (model.named_buffers(remove_duplicate=False), model.named_parameters(remove_duplicate=False))
-    return frozenset(name for name, value in itertools.chain(*found) if not value.requires_grad and not _finite(value))
+    return ((name, value) for name, value in itertools.chain(*found) if not value.requires_grad)
 
 
 def other_types(model: torch.nn.Module) -> frozenset[str]:
@@ -39,32 +48,48 @@ def other_types(model: torch.nn.Module) -> frozenset[str]:
     )
 
 
-def check_finite(tensors: Mapping[str, object], what: str, but: Collection[str] = ()) -> None:
+def check_finite(
+    tensors: Mapping[str, object], what: str, but: Collection[str] = (), infinite: Collection[str] = ()
+) -> list[str]:
     """Refuse inf and NaN; values that are no floating-point tensors, and the names in ``but``, are left alone.
+
+    Returns:
+        Those of the names in ``infinite`` that hold inf, without NaN: that is not refused there.
 
     Raises:
         CheckpointError: naming the first tensors that are not finite.
     """
-    wrong = [
+    found = [
         name
         for name, value in tensors.items()
         if isinstance(value, torch.Tensor) and name not in but and not _finite(value)
     ]
+    wrong = [name for name in found if name not in infinite or _has_nan(tensors[name])]
     if wrong:
         raise CheckpointError(
             f"{what}: inf or NaN in {', '.join(map(str, wrong[:3]))} ({len(wrong)} of {len(tensors)}): these weights are "
             "poisoned; go back to a checkpoint tagged healthy"
         )
+    return found
 
 
 def _finite(tensor: torch.Tensor) -> bool:
+    low, high = _extremes(tensor)
+    return bool(torch.isfinite(low) & torch.isfinite(high))
+
+
+def _has_nan(tensor: object) -> bool:
+    return isinstance(tensor, torch.Tensor) and bool(torch.isnan(_extremes(tensor)[0]))
+
+
+def _extremes(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lowest and the highest number, NaN where there is one; two zeros of what cannot hold any of these."""
     value = tensor.detach()
     if value.layout is not torch.strided:  # a graph's adjacency, say
         value = value.coalesce().values() if value.layout is torch.sparse_coo else value.values()
     if value.is_complex():
         value = torch.view_as_real(value.resolve_conj())
     if not value.is_floating_point() or not value.numel():
-        return True
+        return torch.zeros(()), torch.zeros(())
     # One pass without a temporary of the tensor's size; NaN wins in both.
-    low, high = torch.aminmax(value if value.element_size() > 1 else value.float())  # FP8 has no order of its own
-    return bool(torch.isfinite(low) & torch.isfinite(high))
+    return torch.aminmax(value if value.element_size() > 1 else value.float())  # FP8 has no order of its own

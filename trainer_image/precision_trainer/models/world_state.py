@@ -56,7 +56,8 @@ def save(
         CheckpointError: the disk refuses, or the weights are not finite.
     """
     weights: dict[str, torch.Tensor] = trainer.model.state_dict()
-    check_model({**weights}, path, None)
+    check_model({**weights}, path, trainer.model)
+    check_optimizer(trainer.optimizer.state_dict(), path, trainer.optimizer)
     entry: ModeEntry = {
         "step": trainer.step, "mode": trainer.mode.wire, "generation": trainer.generation, "source": "save",
         "time": time.time(),

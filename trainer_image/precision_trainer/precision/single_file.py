@@ -14,7 +14,7 @@ import torch
 from ..checkpoint import files, plain
 from ..checkpoint.format import check_model, check_scaler
 from ..checkpoint.optimizer import check_optimizer, load_optimizer
-from ..checkpoint.tensors import check_finite
+from ..checkpoint.tensors import check_finite, untrained
 from ..errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ def save(trainer: ExtendedFP16Trainer, path: Path) -> None:
         return
     weights = trainer.cold.state_dict() if trainer.cold is not None else trainer.model.state_dict()
     moments = trainer.optimizer.state_dict()
-    check_finite(weights, f"{path} not written: {plain.MODEL}", trainer.nonfinite_buffers)
-    for index, entry in moments["state"].items():
-        check_finite(entry, f"{path} not written: optimizer state of parameter {index}")
+    check_finite(weights, f"{path} not written: {plain.MODEL}", trainer.nonfinite_buffers, untrained(trainer.model))
+    check_optimizer(moments, path, trainer.optimizer)
     state = {
         plain.MODEL: weights,
         plain.OPTIMIZER: moments,
@@ -62,7 +61,13 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
     if trainer.cold is not None:
         _load_cold(trainer, weights, path)
     else:
-        check_model({**weights}, path, trainer.model, nonfinite_buffers=trainer.nonfinite_buffers)
+        check_model(
+            {**weights},
+            path,
+            trainer.model,
+            nonfinite_buffers=trainer.nonfinite_buffers,
+            infinite=untrained(trainer.model),
+        )
         trainer.model.load_state_dict(weights)
     if moments is not None:
         load_optimizer(trainer.optimizer, moments)

@@ -16,6 +16,7 @@ from ..checkpoint.format import FORMAT, ModeEntry, TrainingState
 from ..checkpoint.health import StepFacts
 from ..checkpoint.optimizer import load_optimizer
 from ..checkpoint.rng import as_random_state, random_state, set_random_state
+from ..checkpoint.tensors import untrained
 from ..distributed import ddp
 from ..errors import CheckpointError
 from ..precision.trainer import ExtendedFP16Trainer
@@ -300,6 +301,7 @@ class Checkpointer:
             "progress": self.progress.state_dict(),
             "data_fingerprint": self._fingerprint,
             "nonfinite_buffers": sorted(trainer.nonfinite_buffers),
+            "untrained": sorted(untrained(trainer.model)),
             "other_types": sorted(trainer.other_types),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
         }

@@ -29,6 +29,8 @@ _NAME = re.compile(r"step-(\d{12})")
 _REJECTED = "rejected-"
 _MAX_ERROR = 300
 """Characters of an error that are logged."""
+_MAX_NAMES = 100
+"""Of what became inf, that a checkpoint says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,9 @@ class CheckpointStore:
         self._lease = lease
         self._left: dict[int, int] = {}
         """Checkpoints as this process left them, or found them at its start; see :meth:`_contents`."""
+        self.unproven: set[int] = set()
+        """Steps of the checkpoints that must not be tagged healthy, of those that were written or read here."""
+        self._unproven_told = False
         if lease is not None:
             lease.unchanged = lambda: self._contents() == self._left
 
@@ -126,14 +131,18 @@ class CheckpointStore:
         final = self.path(state["step"])
         self._permit()
         model: dict[str, object] = {**state["model_state_dict"]}
-        check_model(
+        known = state.get("nonfinite_buffers", [])
+        buffers = check_model(
             model,
             final,
             None,
-            nonfinite_buffers=state.get("nonfinite_buffers", []),
+            nonfinite_buffers=known,
+            infinite=state.get("untrained", []),
             other_types=state.get("other_types", []),
         )
-        check_optimizer(state["optimizer_state_dict"], final, None)
+        unproven = buffers + check_optimizer(state["optimizer_state_dict"], final, None)
+        state = {**state, "nonfinite_buffers": sorted({*known, *buffers}), "unproven": unproven[:_MAX_NAMES]}
+        state.pop("untrained", None)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             # Looked at again when it is complete: a process that was frozen while it wrote must not put it in place.
@@ -144,8 +153,22 @@ class CheckpointStore:
                 f"checkpoint of step {state['step']} not written to {self._root} ({error}); check that the volume is "
                 "mounted, writable for this user, and not full"
             ) from error
+        self._note_unproven(state)
+        if unproven and not self._unproven_told:
+            self._unproven_told = True
+            self._log.warning(
+                "checkpoint_unproven",
+                f"inf in {', '.join(unproven[:3])}; the weights are finite, so the checkpoint is kept, but none with inf "
+                "there is tagged healthy: a rewind goes back to one before. Clip gradients (--max-grad-norm); fill a mask "
+                "before training begins",
+                step=state["step"],
+            )
         self._prune(on_probation)
         return final
+
+    def _note_unproven(self, state: TrainingState) -> None:
+        step, names = state["step"], state.get("unproven", [])
+        (self.unproven.add if names else self.unproven.discard)(step)
 
     def tag_healthy(self, step: int, good_steps: int) -> None:
         """Tag the checkpoint of ``step``: ``good_steps`` good steps followed it.
@@ -250,4 +273,5 @@ class CheckpointStore:
             raise CheckpointError(
                 f"{path}: expected step {step}, found step {state['step']}; the checkpoint is damaged"
             )
+        self._note_unproven(state)
         return Loaded(path, state)

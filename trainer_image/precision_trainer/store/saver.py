@@ -51,7 +51,7 @@ class Saver:
         def write() -> list[int]:
             self._staging.wait()
             self._store.save(copy, on_probation)
-            return self._store.steps()
+            return [step for step in self._store.steps() if step not in self._store.unproven]
 
         self._background.submit(_SAVE, state["step"], write)
 
@@ -129,7 +129,7 @@ class Saver:
             self.failed(step, error)
         if healthy:
             self._metrics.set({"genesis_last_healthy_checkpoint_step": float(healthy[0])})
-        if step not in healthy:
+        if step not in healthy and step not in self._store.unproven:
             self._health.saved(step)
 
     def close(self) -> None:
