@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from precision_trainer.checkpoint.format import validate
 from precision_trainer.checkpoint.inspect import inspect
 from precision_trainer.errors import CheckpointError
 from precision_trainer.store import checkpoints as store_module
+from precision_trainer.store.checkpointer import Checkpointer
 from precision_trainer.store.checkpoints import CheckpointStore
 from precision_trainer.store.runs import Runs
 from precision_trainer.store.trials import TrialNotes
@@ -247,3 +249,146 @@ def test_a_mask_that_is_filled_after_the_start_is_in_a_file_that_loads(tmp_path:
     first.save_checkpoint(tmp_path / "file")
     second.load_checkpoint(tmp_path / "file")
     assert second.model.get_buffer("mask").tolist() == [0.0, float("-inf"), 0.0, 0.0]
+
+
+# --- what is saved can be loaded --------------------------------------------------------------------------------------
+
+
+class _Counting(torch.optim.SGD):
+    """Keeps a number for all parameters together."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step()
+        self.state["calls"] = self.state.get("calls", 0) + 1  # type: ignore[index, call-overload]
+
+
+class _Global(torch.optim.SGD):
+    """Keeps tensors for all parameters together, one of them infinite from the start."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step()
+        self.state["global"].update(k=torch.tensor(3.0), best=torch.tensor(float("inf")))  # type: ignore[index]
+
+
+class _Around(torch.optim.Optimizer):
+    """Around another one, with a form of its own."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        super().__init__(model.parameters(), {"lr": 0.1})
+        self.param_groups, self.state = self.base.param_groups, self.base.state
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.base.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"base": self.base.state_dict(), "k": 5}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.base.load_state_dict(state["base"])
+        self.param_groups, self.state = self.base.param_groups, self.base.state
+
+
+def _scheduled(model: torch.nn.Module) -> torch.optim.Optimizer:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    optimizer.param_groups[0]["lr"] = 1e-3 * 0.5 * (1 + np.cos(np.pi * 0.3))
+    optimizer.param_groups[0]["weight_decay"] = np.float32(0.125)
+    return optimizer
+
+
+@pytest.mark.parametrize("make", [_Counting, _Global, _Around, _scheduled])
+def test_training_goes_on_from_a_file_whatever_the_optimizer_keeps(make: Make, tmp_path: Path) -> None:
+    first, path = _trainer(make), tmp_path / "file"
+    _train(first)
+    first.save_checkpoint(path)
+    expected = _train(first)
+    second = _trainer(make)
+    second.load_checkpoint(path)
+    assert _equal(_train(second), expected)
+
+
+@pytest.mark.parametrize("make", [_Counting, _Global, _Around, _scheduled])
+def test_training_goes_on_from_a_directory_whatever_the_optimizer_keeps(make: Make, tmp_path: Path) -> None:
+    def checkpointer(trainer: ExtendedFP16Trainer) -> Checkpointer:
+        made = Checkpointer(trainer, CheckpointStore(str(tmp_path), JsonLog()), "data", 2, log=JsonLog())
+        made.resume()
+        return made
+
+    first = _trainer(make)
+    kept = checkpointer(first)
+    _train(first)
+    first.drain()
+    kept.finish()
+    kept.close()
+    second = _trainer(make)
+    checkpointer(second).close()
+    assert second.step == 3
+    assert _equal(_train(second), _train(first))
+    assert inspect(tmp_path / "step-000000000003").error is None
+
+
+@pytest.mark.parametrize("odd", [np.ones(2), Path("x"), {"x": Path}])
+def test_what_no_load_takes_leaves_the_file_before(odd: object, tmp_path: Path) -> None:
+    trainer, path = _trainer(), tmp_path / "file"
+    trainer.save_checkpoint(path)
+    good = path.read_bytes()
+    trainer.optimizer.param_groups[0]["kept"] = odd
+    with pytest.raises(CheckpointError, match="not written: it could not be loaded"):
+        trainer.save_checkpoint(path)
+    assert path.read_bytes() == good
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_optimizer_of_another_form_is_refused(tmp_path: Path) -> None:
+    trainer, path = _trainer(_Around), tmp_path / "file"
+    _trainer(_adamw).save_checkpoint(path)
+    with pytest.raises(CheckpointError, match=r"expected the keys \['base', 'k'\]"):
+        trainer.load_checkpoint(path)
+
+
+@pytest.mark.parametrize("stop", [20, 25])
+def test_an_expanded_buffer_is_saved_and_resumed(stop: int, session: Session) -> None:
+    options: dict[str, Any] = {"model": "tests.support.training.harmless_scenarios:expanded_task"}
+    session.run(steps=stop, checkpoint_every=10, **options)
+    assert session.events("checkpoint_failed") == []
+    session.run(steps=30, **options)
+    assert [line["step"] for line in session.events("resumed")] == [stop]
+    assert session.events("complete")
+
+
+def test_an_expanded_buffer_takes_its_number_from_a_file_and_no_others(tmp_path: Path) -> None:
+    def trainer(value: float) -> ExtendedFP16Trainer:
+        model = torch.nn.Linear(WIDTH, 3)
+        model.register_buffer("scale", torch.tensor([[value], [2.0]]).expand(2, 5))
+        return _trainer(model=model)
+
+    first, second, path = trainer(1.0), trainer(7.0), tmp_path / "file"
+    first.save_checkpoint(path)
+    second.load_checkpoint(path)
+    assert second.model.get_buffer("scale").tolist() == [[1.0] * 5, [2.0] * 5]
+    assert second.model.get_buffer("scale").stride() == (1, 0)
+    saved = torch.load(path, weights_only=True)
+    saved["model_state_dict"]["scale"][0, 1] = 3.0
+    torch.save(saved, path)
+    with pytest.raises(CheckpointError, match="scale: expected one number"):
+        second.load_checkpoint(path)
+
+
+def test_a_scale_that_fell_to_zero_begins_anew_where_it_is_loaded(tmp_path: Path) -> None:
+    def trainer() -> ExtendedFP16Trainer:
+        model = small_model()
+        config = ExtendedFP16Config(precision_mode=PrecisionMode.MIXED_FP16, min_loss_scale=0.0, loss_scale=512.0)
+        return ExtendedFP16Trainer(model, _adamw(model), config, allow_cpu=True)
+
+    first, second, path = trainer(), trainer(), tmp_path / "file"
+    first.scaler.scale_value.fill_(0.0)
+    first.save_checkpoint(path)
+    second.scaler.scale_value.fill_(1.0)
+    second.load_checkpoint(path)
+    assert float(second.scaler.scale_value) == 512.0

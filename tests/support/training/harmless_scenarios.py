@@ -336,6 +336,25 @@ def late_mask_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor
     return _MaskedLate(), _counting, _mean_square
 
 
+class _Expanded(torch.nn.Module):
+    """A buffer that shows one number many times; torch does not load into such a one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("scale", torch.ones(1).expand(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x) * self.scale
+        return out
+
+
+def expanded_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
+    """For ``precision-trainer train``."""
+    torch.manual_seed(0)
+    return _Expanded(), _counting, _mean_square
+
+
 def normed_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
     """For ``precision-trainer train``: running statistics, and one batch of NaN, at sample 240 (step 30 of 8 samples)."""
     torch.manual_seed(0)

@@ -16,7 +16,7 @@ from ..values.modes import WIRE_NAMES
 from ..values.request import MAX_GENERATION
 from .optimizer import check_optimizer
 from .rng import check_random_state
-from .tensors import check_dense, check_finite
+from .tensors import check_dense, check_finite, is_expanded, once
 
 FORMAT = 1
 MAX_STEP = 10**12 - 1
@@ -171,6 +171,10 @@ def check_model(
                 raise CheckpointError(
                     f"{where} is of another model: {name}: expected {tuple(tensor.shape)} {tensor.dtype}, found "
                     f"{tuple(found.shape)} {found.dtype}; use a directory of its own"
+                )
+            if is_expanded(tensor) and not torch.equal(found, once(found, tensor).expand_as(found)):
+                raise CheckpointError(
+                    f"{where}: {name}: expected one number where the model repeats one, found several"
                 )
         elif found.is_floating_point() and found.dtype is not torch.float32 and name not in other_types:
             raise CheckpointError(f"{where}: {name}: expected torch.float32, found {found.dtype}; convert it first")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +14,8 @@ from .tensors import check_dense, check_finite
 
 HOW = ("fused", "foreach", "capturable", "differentiable")
 """How the optimizer computes: a property of this process, not of the training."""
+_FORM = frozenset({"state", "param_groups"})
+_MOST_NAMES = 6
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
 _ELEMENTWISE = frozenset(
     {
@@ -46,8 +48,15 @@ def load_optimizer(
     ``load_state_dict`` would also take over how the saved optimizer computed. An unfused one in place of a fused one no
     longer reads found_inf, and would put non-finite gradients into the weights.
     """
-    groups = cast("list[dict[str, object]]", saved["param_groups"])
     own = (*HOW, "lr") if keep_learning_rate else HOW
+    if "param_groups" not in saved:
+        before = [{name: group[name] for name in own if name in group} for group in optimizer.param_groups]
+        optimizer.load_state_dict(saved)
+        for group, mine in zip(optimizer.param_groups, before, strict=True):
+            group.update(mine)
+        optimizer.zero_grad(set_to_none=True)
+        return
+    groups = cast("list[dict[str, object]]", saved["param_groups"])
     torchs = _is_torchs(optimizer)
     kept = [
         {
@@ -81,6 +90,8 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
         CheckpointError: with the parameter that does not fit.
     """
     state, groups = saved.get("state"), saved.get("param_groups")
+    if _is_of_a_kind_of_its_own(saved, where, optimizer):
+        return _check_nest(saved, f"{where}: optimizer_state_dict")
     if not isinstance(state, dict) or not isinstance(groups, list):
         raise CheckpointError(f"{where}: optimizer_state_dict: expected the keys state and param_groups")
     known = [group for group in groups if isinstance(group, dict) and isinstance(group.get("params"), list)]
@@ -93,6 +104,9 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
     amsgrad = {index for group in known if _is_on(group.get("amsgrad")) for index in group["params"]}
     infinite: list[str] = []
     for index, entry in state.items():
+        if isinstance(index, str) and not index.isdigit():
+            infinite += _check_nest({index: entry}, f"{where}: optimizer state")  # of all parameters together
+            continue
         what = f"{where}: optimizer state of parameter {index}"
         if not isinstance(index, int) or not isinstance(entry, dict) or not 0 <= index < count:
             raise CheckpointError(f"{what}: expected a dictionary for a parameter in [0, {count - 1}]")
@@ -107,6 +121,38 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
         found = check_finite(entry, what, infinite=entry.keys() - _ADDED)
         infinite += [f"{name} of parameter {index}" for name in found]
     return infinite
+
+
+def _is_of_a_kind_of_its_own(saved: dict[str, object], where: Path, optimizer: torch.optim.Optimizer | None) -> bool:
+    """Whether it is in another form than torch's, by an optimizer around another one, say; it must be in that one's."""
+    if optimizer is None:
+        return bool(saved) and not saved.keys() & _FORM
+    ours: dict[str, object] = optimizer.state_dict()
+    if ours.keys() >= _FORM:
+        return False
+    if saved.keys() != ours.keys():
+        raise CheckpointError(
+            f"{where}: optimizer_state_dict: expected the keys {sorted(map(str, ours))}, found "
+            f"{sorted(map(str, saved))[:_MOST_NAMES]}; it is of another optimizer"
+        )
+    return True
+
+
+def _check_nest(nest: dict[str, object], what: str) -> list[str]:
+    """What nobody knows the meaning of is taken as it is, as long as it is no poison; returns what holds inf."""
+    tensors = dict(_tensors(nest, ""))
+    for name, value in tensors.items():
+        check_dense(value, f"{what}: {name}")
+    taken = {name for name in tensors if name.rpartition(".")[2] not in _ADDED}
+    return check_finite(tensors, what, infinite=taken)
+
+
+def _tensors(value: object, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, (dict, list, tuple)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _tensors(item, f"{name}.{key}" if name else str(key))
 
 
 def _check_groups(groups: Sequence[dict[str, object]], optimizer: torch.optim.Optimizer, where: Path) -> None:

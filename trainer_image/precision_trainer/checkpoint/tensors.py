@@ -23,6 +23,38 @@ def check_dense(tensor: torch.Tensor, what: str) -> None:
         raise CheckpointError(f"{what}: expected at most {stored} bytes as stored, found a shape of {claimed} bytes")
 
 
+def load_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Put into ``model`` what ``format.check_model`` found good, also where ``expand()`` shows one number many times.
+
+    Into such a buffer torch writes nothing: it is the number itself that is written here.
+    """
+    expanded: dict[str, torch.Tensor] = {
+        name: value
+        for name, value in model.state_dict().items()
+        if isinstance(value, torch.Tensor) and is_expanded(value)
+    }
+    plain = {name: value for name, value in weights.items() if name not in expanded} if expanded else weights
+    model.load_state_dict(plain, strict=not expanded)
+    with torch.no_grad():
+        for name, value in expanded.items():
+            once(value, value).copy_(once(weights[name], value))
+
+
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether one number in memory is several in it."""
+    return tensor.layout is torch.strided and any(
+        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+
+
+def once(tensor: torch.Tensor, expanded: torch.Tensor) -> torch.Tensor:
+    """``tensor`` without what ``expanded``, of its shape, only repeats."""
+    for dimension, stride in enumerate(expanded.stride()):
+        if stride == 0 and expanded.shape[dimension] > 1:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
+
+
 def nonfinite_buffers(model: torch.nn.Module) -> frozenset[str]:
     """Names of buffers and frozen parameters that hold inf or NaN now: on purpose, as an attention mask of -inf does."""
     return frozenset(name for name, value in _untrained(model) if not _finite(value))

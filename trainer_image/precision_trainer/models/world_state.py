@@ -10,6 +10,7 @@ import torch
 
 from ..checkpoint import files, plain
 from ..checkpoint.format import FORMAT, ModeEntry, TrainingState, check_model, validate
+from ..checkpoint.nest import as_saved, check_loads
 from ..checkpoint.optimizer import check_optimizer, load_optimizer
 from ..checkpoint.rng import random_state, set_random_state
 from ..errors import CheckpointError
@@ -53,11 +54,9 @@ def save(
         fingerprint: of the data.
 
     Raises:
-        CheckpointError: the disk refuses, or the weights are not finite.
+        CheckpointError: the disk refuses, or a load would: it would take a good file's place.
     """
     weights: dict[str, torch.Tensor] = trainer.model.state_dict()
-    check_model({**weights}, path, trainer.model)
-    check_optimizer(trainer.optimizer.state_dict(), path, trainer.optimizer)
     entry: ModeEntry = {
         "step": trainer.step, "mode": trainer.mode.wire, "generation": trainer.generation, "source": "save",
         "time": time.time(),
@@ -77,6 +76,9 @@ def save(
         "data_fingerprint": fingerprint,
         "parts": {PART: {"config": asdict(config), "history": history}},
     }
+    state = as_saved(state)
+    validate(state, path, trainer.model, trainer.optimizer)
+    check_loads(state, str(path))
     plain.write(path, state)
 
 

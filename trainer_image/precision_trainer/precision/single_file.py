@@ -13,8 +13,9 @@ import torch
 
 from ..checkpoint import files, plain
 from ..checkpoint.format import check_model, check_scaler
+from ..checkpoint.nest import as_saved, check_loads
 from ..checkpoint.optimizer import check_optimizer, load_optimizer
-from ..checkpoint.tensors import check_finite, untrained
+from ..checkpoint.tensors import load_weights, untrained
 from ..errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -25,21 +26,30 @@ def save(trainer: ExtendedFP16Trainer, path: Path) -> None:
     """Write FP32 weights, optimizer, scaler and step, whatever the mode. Rank 0 writes; complete, or not there at all.
 
     Raises:
-        CheckpointError: the disk refuses, or the weights are not finite: they would take a good file's place.
+        CheckpointError: the disk refuses, or a load would: it would take a good file's place.
     """
     if trainer.rank:
         return
     weights = trainer.cold.state_dict() if trainer.cold is not None else trainer.model.state_dict()
-    moments = trainer.optimizer.state_dict()
-    check_finite(weights, f"{path} not written: {plain.MODEL}", trainer.nonfinite_buffers, untrained(trainer.model))
+    weights, moments, scaler = as_saved((weights, trainer.optimizer.state_dict(), trainer.scaler.state_dict()))
+    check_model(
+        {**weights},
+        path,
+        trainer.model if trainer.cold is None else None,
+        nonfinite_buffers=trainer.nonfinite_buffers,
+        infinite=untrained(trainer.model),
+        other_types=trainer.other_types,
+    )
     check_optimizer(moments, path, trainer.optimizer)
+    check_scaler({**scaler}, path)
     state = {
         plain.MODEL: weights,
         plain.OPTIMIZER: moments,
-        "scaler": trainer.scaler.state_dict(),
+        "scaler": scaler,
         "step": trainer.step,
         "mode": trainer.mode.value,
     }
+    check_loads(state, str(path))
     plain.write(path, state)
 
 
@@ -68,7 +78,7 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
             nonfinite_buffers=trainer.nonfinite_buffers,
             infinite=untrained(trainer.model),
         )
-        trainer.model.load_state_dict(weights)
+        load_weights(trainer.model, weights)
     if moments is not None:
         load_optimizer(trainer.optimizer, moments)
     step: object = raw.get("step") if isinstance(raw, dict) else None

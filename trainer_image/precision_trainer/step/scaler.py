@@ -124,7 +124,8 @@ class LossScaler:
     def state_dict(self) -> dict[str, float]:
         """Scale, counts, and what requests asked for. Reads the device: for checkpoints, not for steps."""
         state = {
-            "scale": float(self.scale_value.item()),
+            # Without a floor it may have fallen to 0, which nothing grows from: whoever loads that begins anew.
+            "scale": float(self.scale_value.item()) or float(self._config.loss_scale),
             "growth_tracker": float(self._growth_tracker.item()),
             "overflows_left": float(self._overflows_left.item()),
             "factor": self._factor,

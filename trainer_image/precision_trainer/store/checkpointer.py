@@ -16,7 +16,7 @@ from ..checkpoint.format import FORMAT, ModeEntry, TrainingState
 from ..checkpoint.health import StepFacts
 from ..checkpoint.optimizer import load_optimizer
 from ..checkpoint.rng import as_random_state, random_state, set_random_state
-from ..checkpoint.tensors import untrained
+from ..checkpoint.tensors import load_weights, untrained
 from ..distributed import ddp
 from ..errors import CheckpointError
 from ..precision.trainer import ExtendedFP16Trainer
@@ -153,7 +153,7 @@ class Checkpointer:
 
     def _apply(self, state: TrainingState, *, rewind: bool = False) -> None:
         trainer = self._trainer
-        trainer.model.load_state_dict(state["model_state_dict"])
+        load_weights(trainer.model, state["model_state_dict"])
         load_optimizer(trainer.optimizer, state["optimizer_state_dict"], keep_learning_rate=True)
         (trainer.scaler.rewind if rewind else trainer.scaler.load_state_dict)(state["scaler"])
         trainer.step = step = state["step"]

@@ -17,6 +17,7 @@ import torch
 
 from ..checkpoint import files
 from ..checkpoint.format import FORMAT, ModeEntry, TrainingState, check_model, validate
+from ..checkpoint.nest import as_saved, check_loads
 from ..checkpoint.optimizer import check_optimizer
 from ..errors import CheckpointError, UnreadableError
 from ..values.logs import JsonLog
@@ -128,7 +129,7 @@ class CheckpointStore:
             CheckpointError: the disk refuses, another process has the lease, or the weights are not finite (worth nothing,
                 and would push out good ones).
         """
-        final = self.path(state["step"])
+        final, state = self.path(state["step"]), as_saved(state)
         self._permit()
         model: dict[str, object] = {**state["model_state_dict"]}
         known = state.get("nonfinite_buffers", [])
@@ -143,6 +144,7 @@ class CheckpointStore:
         unproven = buffers + check_optimizer(state["optimizer_state_dict"], final, None)
         state = {**state, "nonfinite_buffers": sorted({*known, *buffers}), "unproven": unproven[:_MAX_NAMES]}
         state.pop("untrained", None)
+        check_loads(state, f"checkpoint of step {state['step']}")
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             # Looked at again when it is complete: a process that was frozen while it wrote must not put it in place.

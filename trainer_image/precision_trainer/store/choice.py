@@ -7,6 +7,7 @@ from pathlib import Path
 from ..checkpoint import plain
 from ..checkpoint.format import TrainingState
 from ..checkpoint.optimizer import load_optimizer
+from ..checkpoint.tensors import load_weights
 from ..errors import CheckpointError
 from ..precision.trainer import ExtendedFP16Trainer
 from ..values.logs import JsonLog
@@ -71,7 +72,7 @@ def begin_from(path: Path, trainer: ExtendedFP16Trainer, log: JsonLog) -> None:
         CheckpointError: it is damaged, or of another model.
     """
     model, optimizer = plain.load(path, trainer.model, trainer.optimizer)
-    trainer.model.load_state_dict(model)
+    load_weights(trainer.model, model)
     if optimizer is not None:
         load_optimizer(trainer.optimizer, optimizer, keep_learning_rate=True)
     log.warning(
