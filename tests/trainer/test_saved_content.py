@@ -392,3 +392,51 @@ def test_a_scale_that_fell_to_zero_begins_anew_where_it_is_loaded(tmp_path: Path
     second.scaler.scale_value.fill_(1.0)
     second.load_checkpoint(path)
     assert float(second.scaler.scale_value) == 512.0
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_is_loaded_and_saved_through(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    target, link, later = tmp_path / "runs" / "one.pt", tmp_path / "latest.pt", tmp_path / "later.pt"
+    first, second = _trainer(), _trainer()
+    expected = _train(first)
+    first.save_checkpoint(target)
+    link.symlink_to("runs/one.pt")
+    second.load_checkpoint(link)
+    assert _equal([parameter.detach() for parameter in second.model.parameters()], expected)
+    _train(second)
+    second.save_checkpoint(link)
+    assert link.is_symlink()
+    first.load_checkpoint(target)
+    assert first.step == second.step
+    later.symlink_to("runs/later.pt")  # of a file that is not there yet
+    first.save_checkpoint(later)
+    assert later.is_symlink()
+    assert {entry.name for entry in target.parent.iterdir()} == {"one.pt", "later.pt"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"latest.pt", "later.pt", "runs"}
+
+
+def test_training_begins_from_a_link(session: Session) -> None:
+    session.run(steps=6)
+    target, link = session.directory / "old.pt", session.directory / "latest.pt"
+    state = session.state(6)
+    torch.save({key: state[key] for key in ("model_state_dict", "optimizer_state_dict")}, target)
+    link.symlink_to("old.pt")
+    session.run(steps=2, checkpoint_dir=str(session.directory / "new"), resume_from=str(link))
+    assert session.events("resumed_plain")
+    link.unlink()
+    link.symlink_to("checkpoints/step-000000000006")
+    session.run(steps=2, checkpoint_dir=str(session.directory / "newer"), resume_from=str(link))
+    assert session.events("resumed_plain")
+
+
+def test_a_link_to_nothing_or_to_a_pipe_is_refused(tmp_path: Path) -> None:
+    link, trainer = tmp_path / "latest.pt", _trainer()
+    link.symlink_to("missing.pt")
+    with pytest.raises(CheckpointError, match="cannot be opened"):
+        trainer.load_checkpoint(link)
+    os.mkfifo(tmp_path / "missing.pt")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        trainer.load_checkpoint(link)

@@ -156,7 +156,7 @@ def read_plain(path: Path) -> object:
             f"{path} has no manifest, and {compat.security_note()}; convert it with a newer torch: precision-trainer train "
             "--resume-from there, then take the checkpoint it writes"
         )
-    with open_regular(path) as file, reading(path):
+    with open_regular(path, follow=True) as file, reading(path):
         return unpickle(file, path, checksums=True)
 
 
@@ -209,10 +209,13 @@ def reading(path: Path) -> Iterator[None]:
         raise UnreadableError(f"{path} cannot be read ({error}); check the volume") from error
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading; a symlink is refused, it could point anywhere. Raises CheckpointError."""
+def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
+    """Open a regular file for reading. Raises CheckpointError.
+
+    A symlink in a directory of ours is refused: it could point anywhere. ``follow`` it where a person named it.
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
         if error.errno in _NOT_OURS:
             raise CheckpointError(f"{path} cannot be opened ({error}); it is missing or damaged") from None

@@ -27,13 +27,15 @@ _OTHER = (torch.float16, torch.bfloat16, torch.float64)
 
 
 def write(path: Path, state: Mapping[str, object]) -> None:
-    """One file, atomically: written beside, synced, renamed.
+    """One file, atomically: written beside, synced, renamed. A symlink stays; what it points to is written.
 
     Raises:
         CheckpointError: it cannot be written. What stood there before still does, and nothing stands beside it.
     """
     folder: str | None = None
     try:
+        if path.is_symlink():
+            path = path.resolve()
         _tidy(path)
         # A name of its own: two pods may have the same process id. A folder: a file of tempfile's is for its owner alone.
         folder = tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent)
