@@ -66,8 +66,27 @@ def load_optimizer(
         }
         for group, ours in zip(groups, optimizer.param_groups, strict=True)
     ]
-    optimizer.load_state_dict({**saved, "param_groups": kept})
+    state = cast("dict[object, object]", saved["state"])
+    if torchs and not isinstance(optimizer, torch.optim.SparseAdam):  # which counts in ints
+        state = {index: _with_step(entry) for index, entry in state.items()}
+    optimizer.load_state_dict({**saved, "state": state, "param_groups": kept})
     optimizer.zero_grad(set_to_none=True)
+
+
+def _with_step(entry: object) -> object:
+    """``entry``, as torch up to 1.11 saved it, with the tensor that its kernels count in now."""
+    if not isinstance(entry, dict) or not _is_count(entry.get("step")):
+        return entry
+    return {**entry, "step": torch.tensor(float(entry["step"]), dtype=torch.float32)}
+
+
+def _is_count(value: object) -> bool:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return value >= 0 and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _with_switches(group: dict[str, object], ours: dict[str, object]) -> dict[str, object]:
@@ -111,7 +130,10 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
         if not isinstance(index, int) or not isinstance(entry, dict) or not 0 <= index < count:
             raise CheckpointError(f"{what}: expected a dictionary for a parameter in [0, {count - 1}]")
         needed = (*adam, "max_exp_avg_sq") if adam and index in amsgrad else adam
-        missing = [name for name in needed if entry and not isinstance(entry.get(name), torch.Tensor)]
+        given = {name for name, value in entry.items() if isinstance(value, torch.Tensor)}
+        if _is_count(entry.get("step")):
+            given.add("step")
+        missing = [name for name in needed if entry and name not in given]
         if missing:
             raise CheckpointError(
                 f"{what}: expected a tensor {missing[0]}, found {entry.get(missing[0])!r}; it is damaged"
@@ -176,7 +198,10 @@ def _check_groups(groups: Sequence[dict[str, object]], optimizer: torch.optim.Op
 def _check_kept(name: object, value: object, what: str, of: tuple[torch.Tensor, torch.optim.Optimizer] | None) -> None:
     """What is kept under ``name``; ``of``: the parameter, and its optimizer."""
     if not isinstance(value, torch.Tensor):
-        if of is not None and value is not None and _is_tensor(name, *of):  # SGD without momentum keeps None
+        counts = name == "step" and _is_count(value) and of is not None and _is_torchs(of[1])
+        if (
+            of is not None and value is not None and not counts and _is_tensor(name, *of)
+        ):  # SGD without momentum keeps None
             raise CheckpointError(f"{what}: expected a tensor {name}, found {value!r}; it is damaged")
         return
     check_dense(value, f"{what}: {name}")

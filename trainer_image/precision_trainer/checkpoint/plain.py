@@ -14,7 +14,7 @@ import torch
 
 from ..errors import CheckpointError
 from . import files
-from .format import check_model, validate
+from .format import check_model, check_scaler, validate
 from .optimizer import check_optimizer
 from .tensors import nonfinite_buffers, untrained
 
@@ -137,14 +137,22 @@ def _stripped(weights: dict[str, torch.Tensor], unless: Collection[str] = ()) ->
 
 
 def scaler_state(raw: object) -> dict[str, float] | None:
-    """The loss scaler's state in what was read, as ours has it, also where torch's GradScaler wrote it; None without one."""
+    """The loss scaler's state in what was read, as ours has it, also where torch's GradScaler wrote it.
+
+    None without one that can be gone on with: other programs keep other things under that name, too.
+    """
     saved: object = raw.get("scaler") if isinstance(raw, dict) else None
-    if not isinstance(saved, dict) or not saved:  # a GradScaler that was switched off saves nothing
+    if not isinstance(saved, dict):
         return None
-    if "_growth_tracker" not in saved:
+    if "growth_tracker" in saved:
         return saved
-    numbers = {"scale": saved.get("scale"), "growth_tracker": saved["_growth_tracker"]}
-    return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
+    numbers = {"scale": saved.get("scale"), "growth_tracker": saved.get("_growth_tracker")}
+    try:
+        state = {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
+        check_scaler({**state}, Path())
+    except (OverflowError, CheckpointError):
+        return None
+    return state
 
 
 def _fitted(value: torch.Tensor, wanted: torch.Tensor | None) -> torch.Tensor:

@@ -82,8 +82,16 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
     if moments is not None:
         load_optimizer(trainer.optimizer, moments)
     step: object = raw.get("step") if isinstance(raw, dict) else None
+    other: object = raw.get("scaler") if isinstance(raw, dict) else None
     if scaler is not None:
         trainer.scaler.load_state_dict(scaler)
+    elif other is not None and not (isinstance(other, dict) and not other):  # a GradScaler switched off saves nothing
+        trainer.log.warning(
+            "scaler_ignored",
+            f"{path}: expected the state of a loss scaler under 'scaler', found something else, or a scale of 0; the scale "
+            f"stays {float(trainer.scaler.scale_value):g}",
+            path=str(path),
+        )
     trainer.step = step if isinstance(step, int) else 0
     if not isinstance(step, int):
         trainer.log.warning(
