@@ -38,6 +38,10 @@ class UnreadableError(CheckpointError, OSError):
     """The disk does not give a checkpoint out, which may be a good one all the same."""
 
 
+class NoThreadError(TrainerError):
+    """The machine gives this process no further thread, so that something was not done."""
+
+
 class RankMismatchError(TrainerError):
     """The ranks of one process group were started differently."""
 

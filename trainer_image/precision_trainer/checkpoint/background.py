@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, NoThreadError
 from ..values.threads import begin
 
 _NICE = 10
@@ -39,6 +39,8 @@ class Background:
 
     def __init__(self) -> None:
         self._job: Future[Outcome] | None = None
+        self._about = "", 0
+        """Name and step of that job."""
 
     @property
     def busy(self) -> bool:
@@ -49,6 +51,7 @@ class Background:
         """Start a job about the checkpoint of ``step``. Raises RuntimeError while there is another one."""
         if self._job is not None:
             raise RuntimeError(f"{name} of step {step}: another job was not picked up yet; poll() first")
+        self._about = name, step
         self._job = begin(partial(_run, name, step, job, time.monotonic()), "checkpoint")
 
     def poll(self, wait_seconds: float | None = 0.0) -> Outcome | None:
@@ -59,7 +62,11 @@ class Background:
         if not self._job.done() and (wait_seconds == 0 or not wait([self._job], wait_seconds).done):
             return None
         job, self._job = self._job, None
-        return job.result()
+        try:
+            return job.result()
+        except NoThreadError as error:
+            name, step = self._about
+            return Outcome(name, step, [], failure(name, step, error), time.time(), 0.0)
 
     def close(self, wait_seconds: float) -> bool:
         """Wait for the job that runs, for ``wait_seconds`` at most; whether none runs any more."""
@@ -84,6 +91,8 @@ def failure(name: str, step: int, error: Exception) -> CheckpointError:
     """What kept ``name`` from being done to the checkpoint of ``step``, for a person."""
     if isinstance(error, CheckpointError):
         return error
+    if isinstance(error, NoThreadError):
+        return CheckpointError(f"{name} of step {step}: {error}")
     reason = (str(error).splitlines() or [""])[0]
     return CheckpointError(
         f"{name} of step {step}: {type(error).__name__} ({reason}); check that the volume is mounted, writable for this "

@@ -12,9 +12,11 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from ..values.threads import begin
 from .rendezvous import Place, Roll, name_ranks, poll_seconds
 
 _ANSWER_SECONDS = 2.0
@@ -84,7 +86,7 @@ class PeerWatch:
     def find(self) -> Loss:
         """Who is missing, now that a collective failed; takes about two seconds, never much longer."""
         if not self._ended.wait(_NOTICE_SECONDS):
-            threading.Thread(target=self._end, args=(_LOST,), name="process-group", daemon=True).start()
+            begin(partial(self._end, _LOST), "process-group")
             self._ended.wait(_ANSWER_SECONDS + _PARTING_SECONDS)
         self._ended.set()
         return self._loss or self._without_keeper()
@@ -92,7 +94,7 @@ class PeerWatch:
     def close(self) -> None:
         """Leave; harmless after a loss."""
         if not self._ended.is_set():
-            threading.Thread(target=self._end, args=(str(self._rank),), name="process-group", daemon=True).start()
+            begin(partial(self._end, str(self._rank)), "process-group")
             self._ended.wait(2 * _PARTING_SECONDS)
 
     def _without_keeper(self) -> Loss:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import TypeVar
 
@@ -28,11 +28,13 @@ def take_lease_together(lease: Lease | None, collective_seconds: float) -> None:
         lease: of rank 0; None on the others, and where it writes no checkpoints.
         collective_seconds: how long a rank waits in a collective for the others before it gives up.
     """
-    _meet_until(lambda seconds: lease is None or lease.take(seconds), collective_seconds)
+    wait_together(lambda seconds: lease is None or lease.take(seconds), collective_seconds)
 
 
 def work_together(work: Callable[[], T] | None, collective_seconds: float) -> T | None:
     """Do ``work`` in a thread, and wait until all ranks are done with theirs, however long a volume takes; all call it.
+
+    Where no thread is to be had it is done in this one: then it must not take longer than a collective may.
 
     Args:
         work: of this rank; None: it only waits.
@@ -41,12 +43,18 @@ def work_together(work: Callable[[], T] | None, collective_seconds: float) -> T 
     Returns:
         What ``work`` returned. What it raised is raised here, once all ranks are done.
     """
+    job = _done_together(work, collective_seconds, or_here=True)
+    return job.result() if job is not None else None
+
+
+def _done_together(work: Callable[[], T] | None, collective_seconds: float, *, or_here: bool) -> Future[T] | None:
+    """The job of this rank, once all ranks are done with theirs."""
     if work is None:
-        _meet_until(lambda _: True, collective_seconds)
+        wait_together(lambda _: True, collective_seconds)
         return None
-    job = begin(_on_this_device(work), "volume")
-    _meet_until(lambda seconds: bool(wait([job], seconds).done), collective_seconds)
-    return job.result()
+    job = begin(_on_this_device(work), "volume", or_here=or_here)
+    wait_together(lambda seconds: bool(wait([job], seconds).done), collective_seconds)
+    return job
 
 
 def _on_this_device(work: Callable[[], T]) -> Callable[[], T]:
@@ -60,7 +68,7 @@ def _on_this_device(work: Callable[[], T]) -> Callable[[], T]:
     return run
 
 
-def _meet_until(done: Callable[[float], bool], collective_seconds: float) -> None:
+def wait_together(done: Callable[[float], bool], collective_seconds: float) -> None:
     """The ranks meet again and again meanwhile. So no collective waits for long, and a rank that dies is noticed.
 
     Args:
@@ -78,8 +86,16 @@ def load_together(
     choose: Callable[[], Loaded | None],
     *,
     collective_seconds: float,
+    or_here: bool = False,
 ) -> Loaded | None:
     """Rank 0 chooses, every rank reads; all ranks call it.
+
+    Args:
+        store: to read from.
+        trainer: whose model and optimizer it must fit.
+        choose: what rank 0 does.
+        collective_seconds: see :func:`take_lease_together`.
+        or_here: where no thread is to be had, read in this one; else that is an error like any other.
 
     Returns:
         The same checkpoint on every rank, nothing of it applied yet; None if rank 0 chose none.
@@ -87,14 +103,14 @@ def load_together(
     Raises:
         CheckpointError: on all ranks, if any of them found none that can be used.
     """
-    first = partial(_attempt, choose) if trainer.rank == 0 else None
+    first = choose if trainer.rank == 0 else None
     # Rank 0 must not leave the others waiting: they get to know of its error first.
-    loaded, error = work_together(first, collective_seconds) or (None, None)
+    loaded, error = _outcome(_done_together(first, collective_seconds, or_here=or_here))
     step = ddp.exchange({"step": loaded.state["step"] if loaded is not None else None})[0]["step"]
     if isinstance(step, int):
         load = partial(store.load, step, trainer.model, trainer.optimizer)
-        read = partial(_attempt, load) if loaded is None else None
-        loaded, error = work_together(read, collective_seconds) or (loaded, error)
+        job = _done_together(load if loaded is None else None, collective_seconds, or_here=or_here)
+        loaded, error = _outcome(job) if job is not None else (loaded, error)
         error = f"rank {trainer.rank}: {error}" if error is not None else None
     errors = [str(one["error"]) for one in ddp.exchange({"error": error}) if one["error"] is not None]
     if errors:
@@ -102,9 +118,9 @@ def load_together(
     return loaded
 
 
-def _attempt(work: Callable[[], Loaded | None]) -> tuple[Loaded | None, str | None]:
-    """What it returned, or what was wrong, whatever torch and the disk raise."""
-    try:
-        return work(), None
-    except Exception as failed:  # noqa: BLE001  (said by the caller, on all ranks)
-        return None, str(failed)
+def _outcome(job: Future[T] | None) -> tuple[T | None, str | None]:
+    """What it returned, or what was wrong, whatever torch and the disk raise; nothing of none. The caller says it."""
+    if job is None:
+        return None, None
+    error = job.exception()
+    return (job.result(), None) if error is None else (None, str(error))

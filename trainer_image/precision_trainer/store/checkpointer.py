@@ -24,7 +24,7 @@ from ..telemetry.metrics import Metrics
 from ..telemetry.progress import Progress
 from ..values.logs import JsonLog
 from . import choice
-from .agree import load_together, work_together
+from .agree import load_together, wait_together, work_together
 from .checkpoints import CheckpointStore
 from .saver import PATIENCE_SECONDS, Saver
 
@@ -119,6 +119,7 @@ class Checkpointer:
                 self._trainer,
                 lambda: choice.to_start(store, self._trainer, rewind_generation, self._log),
                 collective_seconds=self._collective_seconds,
+                or_here=True,
             )
         if loaded is None:
             if resume_from:
@@ -231,9 +232,7 @@ class Checkpointer:
         if self._store is None:
             return
         if patient:
-            work_together(
-                partial(saver.collect, PATIENCE_SECONDS) if saver is not None else None, self._collective_seconds
-            )
+            wait_together(partial(_rests, saver, started + PATIENCE_SECONDS), self._collective_seconds)
         elif saver is not None:
             saver.collect(0.0)
         everyone = ddp.exchange({"rng": random_state(), "busy": saver is not None and saver.busy})
@@ -310,3 +309,11 @@ class Checkpointer:
         """Wait for what is being written, but not for a volume that hangs. Also after an error."""
         if self._saver is not None:
             self._saver.close()
+
+
+def _rests(saver: Saver | None, until: float, wait_seconds: float) -> bool:
+    """Whether nothing is being written any more, after ``wait_seconds`` at most; from ``until`` on that does not matter."""
+    if saver is None:
+        return True
+    saver.collect(max(0.0, min(wait_seconds, until - time.monotonic())))
+    return not saver.busy or time.monotonic() >= until

@@ -12,12 +12,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 from ..errors import CheckpointError
 from ..telemetry.metrics import Metrics
 from ..values.logs import JsonLog
-from ..values.threads import briefly
+from ..values.threads import begin, briefly
 from .lease_file import OwnFile, Record, Sight, claim, newest
 from .lease_judge import LEASE_SECONDS, Judge, how_to_find
 
@@ -43,7 +44,7 @@ class Lease:
         self._judge = Judge(self._root, holder, seconds)
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._heart: Future[None] | None = None
         self._own: OwnFile | None = None
         self._lost: str | None = None
         """What to say of it, once another process has taken it."""
@@ -80,9 +81,13 @@ class Lease:
             self._waited += now - before
             self._metrics.starting()
             self._metrics.set({"genesis_checkpoint_lease_wait_seconds": self._waited})
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-        self._thread.start()
+        self._begin_beating()
         return True
+
+    def _begin_beating(self) -> None:
+        heart = self._heart = begin(self._run, "lease")
+        if heart.done() and (error := heart.exception()) is not None:
+            self._trouble(error)
 
     def _attempt(self) -> bool:
         """One look, and the lease if it is free; whether the wait is over."""
@@ -148,6 +153,8 @@ class Lease:
         Raises:
             CheckpointError: it is not, or that cannot be known now.
         """
+        if self._heart is not None and self._heart.done() and not self._ended.is_set():
+            self._begin_beating()  # there was no thread for it
         own = self._own
         if own is not None:
             try:
@@ -168,8 +175,8 @@ class Lease:
 
     def _release(self) -> None:
         self._ended.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_SECONDS)
+        if self._heart is not None:
+            wait([self._heart], _JOIN_SECONDS)
         with self._lock:
             own, self._own = self._own, None
         if own is None:
@@ -222,7 +229,7 @@ class Lease:
                     if self.unchanged():
                         self._claim(sight)
                 self._recovered()
-            except OSError as error:
+            except (OSError, CheckpointError) as error:
                 self._trouble(error)
 
     def _beat(self, own: OwnFile) -> None:
@@ -234,7 +241,7 @@ class Lease:
         except FileNotFoundError:
             self._lose(own)
 
-    def _trouble(self, error: OSError) -> None:
+    def _trouble(self, error: BaseException) -> None:
         self._metrics.add({"genesis_checkpoint_lease_errors": 1.0})
         known, self._error = self._error, str(error)
         if known is None:

@@ -124,11 +124,9 @@ class TrialNotes:
                     wait([before])
                 self._write(notes)
 
-            try:
-                job = self._job = begin(in_order, "trial")
-            except RuntimeError as failure:  # no thread to be had
-                self._tell(failure)
-                return
+            job = begin(in_order, "trial")
+            # One that is done already may not have waited: there was no thread for it.
+            self._job = before if job.done() else job
         if wait([job], WAIT_SECONDS).done and (error := job.exception()) is not None:
             self._tell(error)
 
