@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from unittest.mock import patch
 
 from precision_trainer import PrecisionMode
 from precision_trainer.checkpoint import files
 from precision_trainer.distributed import ddp
+from precision_trainer.store import checkpointer as checkpointer_module
 from precision_trainer.store.checkpointer import Checkpointer
 from precision_trainer.store.checkpoints import CheckpointStore
 from precision_trainer.values.logs import JsonLog
@@ -134,3 +136,61 @@ def rewind(rank: int, world: int) -> Result:
             return checkpointer.rewind("request")
 
     return _on_one(rank, world, scenario)
+
+
+@contextmanager
+def _hung(owner: object, name: str) -> Iterator[threading.Event]:
+    """That function goes on only once the event is set, as on a volume whose server is away."""
+    work, back = getattr(owner, name), threading.Event()
+
+    def wait(*arguments: object) -> object:
+        assert back.wait(6 * TIMEOUT_SECONDS), "the volume stays away"
+        result: object = work(*arguments)
+        return result
+
+    with patch.object(owner, name, wait):
+        yield back
+
+
+def _rewind_while_it_hangs(rank: int, world: int, owner: object, name: str, *, hangs_on: int) -> Result:
+    found: Result = {}
+
+    def scenario(checkpointer: Checkpointer, directory: str) -> int | None:
+        root = Path(directory)
+        checkpointer.finish()
+        if rank == 0:
+            CheckpointStore(directory, JsonLog()).tag_healthy(3, 1)
+        for _ in range(2):
+            ddp.exchange({})
+            _advance(checkpointer, 1)
+            checkpointer.finish()
+        ddp.exchange({})
+        before = sorted(path.name for path in root.glob("step-*"))
+        hung = _hung(owner, name) if rank == hangs_on else nullcontext(threading.Event())
+        with patch.object(checkpointer_module, "REWIND_SECONDS", 0.5), hung as back:
+            found["first"] = checkpointer.rewind("request")
+            found["again"] = checkpointer.rewind("request")
+            found["untouched"] = sorted(path.name for path in root.glob("step-*")) == before
+            found["step"] = checkpointer._trainer.step
+            ddp.exchange({})
+            back.set()
+            job = checkpointer._rewind_limit._job
+            if job is not None:
+                job.exception(TIMEOUT_SECONDS)
+        ddp.exchange({})
+        found["left"] = sorted(path.name for path in root.glob("step-*"))
+        ddp.exchange({})
+        _advance(checkpointer, 1)
+        return checkpointer.rewind("request")
+
+    return {**_on_one(rank, world, scenario), **found}
+
+
+def rewind_while_reading_hangs_on_rank_1(rank: int, world: int) -> Result:
+    """Rank 0 has read the healthy checkpoint."""
+    return _rewind_while_it_hangs(rank, world, files, "read", hangs_on=1)
+
+
+def rewind_while_a_rename_hangs(rank: int, world: int) -> Result:
+    """Both ranks have read the healthy checkpoint; two later ones are to be put aside."""
+    return _rewind_while_it_hangs(rank, world, os, "rename", hangs_on=0)

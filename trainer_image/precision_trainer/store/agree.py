@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 
@@ -19,6 +20,42 @@ from .lease import Lease
 _SLICE_SECONDS = 5.0
 
 T = TypeVar("T")
+
+
+class Limit:
+    """How long training waits for a volume. Rank 0's clock decides for all ranks. A thread left behind changes nothing."""
+
+    def __init__(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> None:
+        """Of so many ``seconds``, for each piece of work that the ranks do together; ``waiting`` is called meanwhile."""
+        self.seconds, self._waiting = seconds, waiting
+        self._until, self._given_up = 0.0, False
+        self._job: Future[object] | None = None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether what was given up has not come to an end yet, on this rank."""
+        return self._given_up and self._job is not None and not self._job.done()
+
+    def begin(self, job: Future[object] | None) -> None:
+        """The time runs; ``job`` is this rank's part."""
+        self._job, self._until = job, time.monotonic() + self.seconds
+
+    def left(self) -> float:
+        """Seconds that are left."""
+        self._waiting()
+        return max(0.0, self._until - time.monotonic())
+
+    def give_up(self) -> CheckpointError:
+        """Nobody waits any more. Returns what to say of it."""
+        self._given_up = True
+        return CheckpointError(
+            f"the volume did not answer within {self.seconds:g} s; check that it is mounted and responds, then ask again"
+        )
+
+    def permit(self) -> None:
+        """Before each change on the volume. Raises CheckpointError where nobody waits for it any more."""
+        if self._given_up:
+            raise CheckpointError("given up")
 
 
 def take_lease_together(lease: Lease | None, collective_seconds: float) -> None:
@@ -43,17 +80,21 @@ def work_together(work: Callable[[], T] | None, collective_seconds: float) -> T 
     Returns:
         What ``work`` returned. What it raised is raised here, once all ranks are done.
     """
-    job = _done_together(work, collective_seconds, or_here=True)
+    job = _done_together(work, collective_seconds)
     return job.result() if job is not None else None
 
 
-def _done_together(work: Callable[[], T] | None, collective_seconds: float, *, or_here: bool) -> Future[T] | None:
-    """The job of this rank, once all ranks are done with theirs."""
-    if work is None:
-        wait_together(lambda _: True, collective_seconds)
-        return None
-    job = begin(_on_this_device(work), "volume", or_here=or_here)
-    wait_together(lambda seconds: bool(wait([job], seconds).done), collective_seconds)
+def _done_together(
+    work: Callable[[], T] | None, collective_seconds: float, limit: Limit | None = None
+) -> Future[T] | None:
+    """The job of this rank, once all ranks are done with theirs. Raises CheckpointError on all of them after ``limit``."""
+    # What this thread does cannot be given up.
+    job = begin(_on_this_device(work), "volume", or_here=limit is None) if work is not None else None
+    if limit is not None:
+        limit.begin(cast("Future[object] | None", job))
+    if not wait_together(lambda seconds: job is None or bool(wait([job], seconds).done), collective_seconds, limit):
+        assert limit is not None
+        raise limit.give_up()
     return job
 
 
@@ -68,16 +109,25 @@ def _on_this_device(work: Callable[[], T]) -> Callable[[], T]:
     return run
 
 
-def wait_together(done: Callable[[float], bool], collective_seconds: float) -> None:
+def wait_together(done: Callable[[float], bool], collective_seconds: float, limit: Limit | None = None) -> bool:
     """The ranks meet again and again meanwhile. So no collective waits for long, and a rank that dies is noticed.
 
     Args:
         done: on this rank; waits for that, for so many seconds at most.
         collective_seconds: see :func:`take_lease_together`.
+        limit: that has begun; None: there is none.
+
+    Returns:
+        Whether all ranks were done within ``limit``; the same on all of them.
     """
     slice_seconds = min(_SLICE_SECONDS, collective_seconds / 4)
-    while not all(one["done"] for one in ddp.exchange({"done": done(slice_seconds)})):
-        pass
+    while True:
+        mine = done(slice_seconds if limit is None else min(slice_seconds, limit.left()))
+        everyone = ddp.exchange({"done": mine, "over": limit is not None and not limit.left()})
+        if all(one["done"] for one in everyone):
+            return True
+        if everyone[0]["over"]:
+            return False
 
 
 def load_together(
@@ -86,36 +136,45 @@ def load_together(
     choose: Callable[[], Loaded | None],
     *,
     collective_seconds: float,
-    or_here: bool = False,
+    settle: Callable[[int], None] | None = None,
+    limit: Limit | None = None,
 ) -> Loaded | None:
-    """Rank 0 chooses, every rank reads; all ranks call it.
+    """Rank 0 chooses, every rank reads, rank 0 settles it; all ranks call it.
 
     Args:
         store: to read from.
         trainer: whose model and optimizer it must fit.
         choose: what rank 0 does.
         collective_seconds: see :func:`take_lease_together`.
-        or_here: where no thread is to be had, read in this one; else that is an error like any other.
+        settle: what rank 0 does with the step once every rank has read it.
+        limit: for each of the three; None: however long it takes.
 
     Returns:
         The same checkpoint on every rank, nothing of it applied yet; None if rank 0 chose none.
 
     Raises:
-        CheckpointError: on all ranks, if any of them found none that can be used.
+        CheckpointError: on all ranks, if any of them found none that can be used, or after ``limit``.
     """
     first = choose if trainer.rank == 0 else None
     # Rank 0 must not leave the others waiting: they get to know of its error first.
-    loaded, error = _outcome(_done_together(first, collective_seconds, or_here=or_here))
+    loaded, error = _outcome(_done_together(first, collective_seconds, limit))
     step = ddp.exchange({"step": loaded.state["step"] if loaded is not None else None})[0]["step"]
     if isinstance(step, int):
-        load = partial(store.load, step, trainer.model, trainer.optimizer)
-        job = _done_together(load if loaded is None else None, collective_seconds, or_here=or_here)
+        load: Callable[[], Loaded | None] = partial(store.load, step, trainer.model, trainer.optimizer)
+        job = _done_together(load if loaded is None else None, collective_seconds, limit)
         loaded, error = _outcome(job) if job is not None else (loaded, error)
         error = f"rank {trainer.rank}: {error}" if error is not None else None
+    _raise_together(error)
+    if settle is not None and isinstance(step, int):
+        last = partial(settle, step) if trainer.rank == 0 else None
+        _raise_together(_outcome(_done_together(last, collective_seconds, limit))[1])
+    return loaded
+
+
+def _raise_together(error: str | None) -> None:
     errors = [str(one["error"]) for one in ddp.exchange({"error": error}) if one["error"] is not None]
     if errors:
         raise CheckpointError("; ".join(errors))
-    return loaded
 
 
 def _outcome(job: Future[T] | None) -> tuple[T | None, str | None]:

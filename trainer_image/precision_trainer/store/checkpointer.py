@@ -24,13 +24,15 @@ from ..telemetry.metrics import Metrics
 from ..telemetry.progress import Progress
 from ..values.logs import JsonLog
 from . import choice
-from .agree import load_together, wait_together, work_together
-from .checkpoints import CheckpointStore
+from .agree import Limit, load_together, wait_together, work_together
+from .checkpoints import CheckpointStore, Loaded
 from .saver import PATIENCE_SECONDS, Saver
 
 _HISTORY = 200
 """Mode changes kept; the oldest go first."""
 HEALTHY_AFTER_STEPS = 50
+REWIND_SECONDS = 300.0
+"""How long a rewind waits for the volume, for each thing it does there: for a large checkpoint, not for one that hangs."""
 _MAX_ERROR = 300
 """Characters of an error that are logged."""
 
@@ -76,6 +78,7 @@ class Checkpointer:
         writes = store is not None and trainer.rank == 0
         self._saver = Saver(store, healthy_after_steps, log, self._metrics) if writes and store is not None else None
         self._parts: dict[str, CheckpointPart] = {}
+        self._rewind_limit = Limit(REWIND_SECONDS)
         self._begun_at = -1
         """Step of the checkpoint this process went on from last; -1 if none."""
         self.progress = Progress()
@@ -119,7 +122,6 @@ class Checkpointer:
                 self._trainer,
                 lambda: choice.to_start(store, self._trainer, rewind_generation, self._log),
                 collective_seconds=self._collective_seconds,
-                or_here=True,
             )
         if loaded is None:
             if resume_from:
@@ -162,7 +164,8 @@ class Checkpointer:
         self.progress.load_state_dict(state["progress"])
         self.saved_step = self._begun_at = step
         if self._saver is not None:
-            self._saver.resumed(step)
+            # The rewind has just looked: here the volume might hang.
+            self._saver.resumed(step, [step] if rewind else None)
         if trainer.rank < len(state["rng"]):
             set_random_state(state["rng"][trainer.rank])
 
@@ -185,13 +188,7 @@ class Checkpointer:
         try:
             if store is None:
                 raise CheckpointError("there is no checkpoint directory; set --checkpoint-dir")
-            loaded = load_together(
-                store,
-                trainer,
-                lambda: choice.to_rewind(store, trainer, self._saver),
-                collective_seconds=self._collective_seconds,
-            )
-            assert loaded is not None
+            loaded = self._load_healthy(store, reason)
         except CheckpointError as error:
             self._log.error("rewind_failed", str(error), step=before, reason=reason)
             self._metrics.add({"genesis_rewind_failures": 1.0})
@@ -218,6 +215,32 @@ class Checkpointer:
             **{"from": before},
         )
         return step
+
+    def _load_healthy(self, store: CheckpointStore, reason: str) -> Loaded:
+        """What a rewind does on the volume. Raises CheckpointError, on all ranks."""
+        trainer, saver, seconds = self._trainer, self._saver, self._collective_seconds
+        message = f"training waits for the newest healthy checkpoint, for {REWIND_SECONDS:g} s where the volume hangs"
+        self._log.event("rewinding", step=trainer.step, reason=reason, message=message)
+        wait_together(partial(_rests, saver, time.monotonic() + PATIENCE_SECONDS), seconds)
+        everyone = ddp.exchange({"busy": saver is not None and saver.busy, "hangs": self._rewind_limit.hangs})
+        if everyone[0]["busy"]:
+            # It would land after the others were put aside, as the newest.
+            raise CheckpointError(f"a checkpoint is still being written after {PATIENCE_SECONDS:g} s; check the volume")
+        if any(one["hangs"] for one in everyone):
+            raise CheckpointError(
+                "the volume has not answered since the rewind before; check that it is mounted and responds"
+            )
+        limit = self._rewind_limit = Limit(REWIND_SECONDS, self._metrics.starting)
+        loaded = load_together(
+            store,
+            trainer,
+            lambda: choice.to_rewind(store, trainer),
+            collective_seconds=seconds,
+            settle=lambda step: store.reject_after(step, limit.permit),
+            limit=limit,
+        )
+        assert loaded is not None
+        return loaded
 
     # --- to disk ------------------------------------------------------------------------------------------------------
 

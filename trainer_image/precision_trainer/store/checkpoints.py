@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -202,8 +203,12 @@ class CheckpointStore:
                 shutil.rmtree(self.path(step), ignore_errors=True)
         self._remember()
 
-    def reject_after(self, step: int) -> None:
+    def reject_after(self, step: int, permit: Callable[[], None] = lambda: None) -> None:
         """Put the checkpoints after ``step`` aside (the newest few, for a post-mortem): a resume must not find them.
+
+        Args:
+            step: of the one to go on from.
+            permit: asked before each change; raises CheckpointError if it must not be made any more.
 
         Raises:
             CheckpointError: the disk refuses, or another process has the lease.
@@ -213,15 +218,19 @@ class CheckpointStore:
             for newer in self.steps():
                 if newer > step:
                     target = self._root / (_REJECTED + self.path(newer).name)
+                    permit()
                     shutil.rmtree(target, ignore_errors=True)
+                    permit()
                     os.rename(self.path(newer), target)
             rejected = sorted(entry for entry in self._root.iterdir() if entry.name.startswith(_REJECTED))
             for entry in rejected[: -self._keep]:
+                permit()
                 shutil.rmtree(entry, ignore_errors=True)
         except OSError as error:
             raise CheckpointError(
                 f"checkpoints after step {step} in {self._root} cannot be put aside ({error})"
             ) from error
+        permit()
         self._remember()
 
     def clean(self) -> None:

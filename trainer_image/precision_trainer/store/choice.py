@@ -12,7 +12,6 @@ from ..errors import CheckpointError
 from ..precision.trainer import ExtendedFP16Trainer
 from ..values.logs import JsonLog
 from .checkpoints import CheckpointStore, Loaded
-from .saver import PATIENCE_SECONDS, Saver
 
 
 def to_start(
@@ -45,23 +44,13 @@ def to_start(
     return healthy
 
 
-def to_rewind(store: CheckpointStore, trainer: ExtendedFP16Trainer, saver: Saver | None) -> Loaded:
-    """Rank 0's choice in the middle of training: the newest one tagged healthy; those after it are put aside.
-
-    Raises:
-        CheckpointError: there is none, or the thread is still writing one.
-    """
-    assert saver is not None
-    saver.collect(PATIENCE_SECONDS)
-    if saver.busy:
-        # It would land after the others were put aside, as the newest.
-        raise CheckpointError(f"a checkpoint is still being written after {PATIENCE_SECONDS:g} s; check the volume")
+def to_rewind(store: CheckpointStore, trainer: ExtendedFP16Trainer) -> Loaded:
+    """Rank 0's choice in the middle of training: the newest one tagged healthy. Raises CheckpointError: there is none."""
     loaded = store.load_healthy(trainer.model, trainer.optimizer)
     if loaded is None:
         raise CheckpointError(
             f"none of the checkpoints {store.steps()} is tagged healthy; restart from one of them, or from a backup"
         )
-    store.reject_after(loaded.state["step"])
     return loaded
 
 

@@ -118,14 +118,17 @@ class Saver:
             }
         )
 
-    def resumed(self, step: int) -> None:
-        """Training goes on from the checkpoint of ``step``, which may yet have to prove itself."""
+    def resumed(self, step: int, healthy: Sequence[int] | None = None) -> None:
+        """Training goes on from the checkpoint of ``step``, which may yet have to prove itself.
+
+        ``healthy``: steps of those that are tagged, newest first; None: look for them, however long the volume takes.
+        """
         self.on_disk = step
         self._health.restart(step)
-        healthy: list[int] = []
         try:
-            healthy = self._store.healthy_steps()
+            healthy = self._store.healthy_steps() if healthy is None else healthy
         except CheckpointError as error:
+            healthy = []
             self.failed(step, error)
         if healthy:
             self._metrics.set({"genesis_last_healthy_checkpoint_step": float(healthy[0])})

@@ -171,7 +171,7 @@ class Metrics(Collector):
             self.last_step_at = time.monotonic()
 
     def starting(self) -> None:
-        """The start is not stuck, but waits for another process: no step can have ended."""
+        """Training is not stuck, but waits for another process or for the volume: no step can have ended."""
         self.last_step_at = time.monotonic()
 
     def run_seconds(self, seconds: float) -> None:
