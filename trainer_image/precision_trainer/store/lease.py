@@ -8,6 +8,8 @@ into the directory.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import secrets
 import threading
 import time
@@ -46,6 +48,9 @@ class Lease:
         self._ended = threading.Event()
         self._heart: Future[None] | None = None
         self._own: OwnFile | None = None
+        self._taking_back = threading.Lock()
+        self._device: int | None = None
+        """Of the volume on which it was held."""
         self._lost: str | None = None
         """What to say of it, once another process has taken it."""
         self._error: str | None = None
@@ -54,7 +59,7 @@ class Lease:
         self._unread: OSError | None = None
         self._read_at = time.monotonic()
         self.unchanged: Callable[[], bool] = lambda: True
-        """Whether the checkpoints are still as this process left them; else a lost lease is not taken back."""
+        """Whether this process left all checkpoints that are there; else a lost lease is not taken back."""
         metrics.set({"genesis_checkpoint_lease_wait_seconds": 0.0, "genesis_checkpoint_lease_held": 0.0})
 
     @property
@@ -117,7 +122,7 @@ class Lease:
         if own is None:
             return False
         with self._lock:
-            self._own, self._lost, self._error = own, None, None
+            self._own, self._lost, self._error, self._device = own, None, None, own.device
         self._metrics.set({"genesis_checkpoint_lease_held": 1.0})
         self._log.event(
             "checkpoint_lease_acquired",
@@ -165,6 +170,12 @@ class Lease:
                     f"the lease on {self._root} cannot be read ({error}); check that the volume is mounted"
                 ) from error
             self._lose(own)
+        if self._lost is not None and not self._ended.is_set():
+            with contextlib.suppress(OSError, CheckpointError):
+                if newest(self._root) is None:  # somebody removed it: the next heartbeat may come too late
+                    self._take_back()
+            if self._own is not None:
+                return
         raise CheckpointError(
             self._lost or f"no lease on {self._root} ({self._error}); check that the volume is writable"
         )
@@ -204,13 +215,16 @@ class Lease:
         self._log.error("checkpoint_lease_lost", message, holder=self._holder)
 
     def _describe_loss(self) -> str:
-        other = None
+        sight, is_there = None, True
         with contextlib.suppress(OSError):
-            sight = newest(self._root)
-            other = sight.holder if sight is not None else None
-        found = (
-            f"{other} has taken the lease on {self._root}" if other else f"the lease file in {self._root} was removed"
-        )
+            sight, is_there = newest(self._root), self._root.exists()
+        if sight is None:
+            return (
+                f"{'the lease file in ' * is_there}{self._root} was removed: this process trains on. It takes a new lease, "
+                "unless another volume is mounted there now, or none; then mount it again"
+            )
+        other = sight.holder
+        found = f"{other or 'another process'} has taken the lease on {self._root}"
         return (
             f"{found}: this process writes no checkpoints there, and trains on. It takes the lease back if the other gives "
             f"it up before it has written a checkpoint; else end one of the two. {how_to_find(other)}"
@@ -224,10 +238,8 @@ class Lease:
                 own = self._own
                 if own is not None:
                     self._beat(own)
-                else:
-                    sight = newest(self._root)
-                    if self.unchanged():
-                        self._claim(sight)
+                if self._own is None:
+                    self._take_back()
                 self._recovered()
             except (OSError, CheckpointError) as error:
                 self._trouble(error)
@@ -240,6 +252,38 @@ class Lease:
             own.beat()
         except FileNotFoundError:
             self._lose(own)
+
+    def _take_back(self) -> None:
+        """The lease, if it is free and no other process has written; the directory too, where somebody removed it.
+
+        Raises:
+            OSError: the volume refuses, or it is not the one on which the lease was held.
+        """
+        with self._taking_back:
+            if self._own is not None:
+                return
+            sight = newest(self._root)
+            if sight is None:
+                self._return_to_volume()
+            if self.unchanged():
+                self._claim(sight)
+
+    def _return_to_volume(self) -> None:
+        is_there = self._root.exists()
+        device = os.stat(self._root if is_there else self._root.parent).st_dev
+        # Below a volume that was unmounted there is another one: what is written there fills the node's disk, and is hidden
+        # once the volume is back.
+        if self._device not in (None, device):
+            raise OSError(
+                errno.ENODEV, "the volume on which the checkpoints were is not mounted there", str(self._root)
+            )
+        if not is_there:
+            self._root.mkdir()
+            self._log.warning(
+                "checkpoint_directory_made",
+                f"{self._root} was removed while training ran, with the checkpoints in it: it is made anew, on the same "
+                "volume, and the next checkpoint is written there",
+            )
 
     def _trouble(self, error: BaseException) -> None:
         self._metrics.add({"genesis_checkpoint_lease_errors": 1.0})

@@ -127,9 +127,18 @@ class OwnFile:
         assert match is not None
         return int(match[1])
 
+    @property
+    def device(self) -> int:
+        """The volume's, as stat(2) has it."""
+        return self._identity[0]
+
     def superseded(self) -> bool:
         """Whether another process took the lease, or somebody removed it. Raises OSError if that cannot be known."""
-        return any(number > self.number for number in _numbers(self.path.parent)) or not self._in_place()
+        try:
+            numbers = _numbers(self.path.parent)
+        except FileNotFoundError:
+            return True
+        return any(number > self.number for number in numbers) or not self._in_place()
 
     def beat(self, *, released: bool = False) -> None:
         """Show that the holder lives, or, ``released``, that it gives the lease back.
