@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,18 @@ def _remove(root: Path) -> None:
     shutil.rmtree(gone)
 
 
+def _run(*command: object) -> None:
+    subprocess.run([str(part) for part in command], check=True)
+
+
+def _saves(store: CheckpointStore) -> bool:
+    try:
+        store.save(small_state(20, small_model()))
+    except CheckpointError:
+        return False
+    return True
+
+
 def _empty(root: Path) -> None:
     for path in root.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -89,14 +103,16 @@ def test_after_its_release_a_lease_makes_no_directory(tmp_path: Path, hold: Call
 
 
 @pytest.mark.parametrize("below", ["", "run"])
-def test_nothing_is_written_below_a_volume_that_was_unmounted(
+def test_nothing_is_written_below_a_volume_that_was_unmounted_until_it_is_mounted_again(
     tmp_path: Path, below: str, hold: Callable[[Path], Held], capsys: pytest.CaptureFixture[str]
 ) -> None:
     if os.geteuid() != 0:
         pytest.skip("a file system of its own needs root")
-    volume = Volume(tmp_path / "volume")
+    volume, elsewhere = Volume(tmp_path / "volume"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
     try:
         _, store = hold(volume.path / below)
+        _run("mount", "--bind", volume.path, elsewhere)  # so that it outlives that
     finally:
         volume.close()
     told: list[str] = []
@@ -110,6 +126,13 @@ def test_nothing_is_written_below_a_volume_that_was_unmounted(
     with pytest.raises(CheckpointError, match="then mount it again"):
         store.save(small_state(20, small_model()))
     assert list(volume.path.iterdir()) == []
+    try:
+        _run("mount", "--bind", elsewhere, volume.path)
+        wait_for(partial(_saves, store), what="the lease is taken back", seconds=60)
+        assert store.steps() == [20, 10]
+    finally:
+        _run("umount", "-l", volume.path)
+        _run("umount", "-l", elsewhere)
 
 
 def test_a_trainer_whose_directory_is_removed_saves_again_and_ends_well(
