@@ -20,6 +20,7 @@ from precision_trainer.store.choice import begin_from
 from precision_trainer.store.runs import Runs
 from precision_trainer.telemetry.metrics import Metrics
 from precision_trainer.values.logs import JsonLog
+from tests.support.training.checkpoints import small_model, small_state
 from tests.support.training.session import STOP, Session
 from tests.support.training.volume import Volume
 
@@ -68,6 +69,15 @@ def test_a_file_that_does_not_fit_leaves_the_one_before_and_nothing_beside_it(vo
         trainer.save_checkpoint(path)
     assert path.read_bytes() == good
     assert {entry.name for entry in volume.path.iterdir()} == {"model.pt", "filler"}
+
+
+def test_a_tag_that_does_not_fit_leaves_nothing_behind(volume: Volume) -> None:
+    checkpoint = volume.path / "step-000000000010"
+    files.write(checkpoint, small_state(10, small_model()))
+    volume.fill()
+    with pytest.raises(OSError, match="No space left"):
+        files.write_tag(checkpoint, {"step": 10})
+    assert {entry.name for entry in checkpoint.iterdir()} == {files.STATE, files.MANIFEST}
 
 
 def test_weights_that_are_not_finite_do_not_take_a_good_files_place(tmp_path: Path) -> None:

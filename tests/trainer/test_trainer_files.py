@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from precision_trainer.errors import CheckpointError, ConfigError
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import next_byte_loss
 from precision_trainer.values.request import PrecisionRequest
+from tests.support.forked import TRAINER_MODULES, context
 from tests.support.training.steps import BATCH, BF16, FP16, FP32, make, step, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -184,10 +187,15 @@ def test_a_schedule_goes_on_in_its_middle_as_if_nothing_had_stopped(
     assert all(torch.equal(a, b.detach()) for a, b in zip(weights(second), model.parameters(), strict=True))
 
 
-def test_what_a_killed_process_left_while_it_wrote_a_file_is_removed_after_a_day(
+def _no_locks(*_: object) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+def test_what_a_killed_process_left_while_it_wrote_a_file_is_removed_after_an_hour_where_nothing_can_be_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "one.pt"
+    monkeypatch.setattr("precision_trainer.checkpoint.plain.fcntl.flock", _no_locks)
 
     def killed(_folder: object, **_how: object) -> None:
         """As after SIGKILL: nothing is tidied up."""
@@ -204,3 +212,53 @@ def test_what_a_killed_process_left_while_it_wrote_a_file_is_removed_after_a_day
         os.utime(folder, (0, 0))
     plain.write(path, {"weights": torch.ones(1)})
     assert {folder for folder in tmp_path.iterdir() if folder.is_dir()} == {recent, others, own}
+
+
+def _killed_while_it_writes(path: Path) -> None:
+    os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
+    plain.write(path, {"weights": torch.zeros(1 << 18)})
+
+
+def test_what_killed_processes_left_is_gone_with_the_next_file(tmp_path: Path) -> None:
+    path = tmp_path / "one.pt"
+    for _ in range(2):
+        killed = context(TRAINER_MODULES).Process(target=_killed_while_it_writes, args=(path,))
+        killed.start()
+        killed.join(120)
+        assert killed.exitcode == -signal.SIGKILL
+        (left,) = tmp_path.iterdir()  # the second one has removed what the first one left
+        assert left.name.startswith(".one.pt.writing-")
+    plain.write(path, {"weights": torch.ones(1)})
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_another_process_is_writing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real = tmp_path / "one.pt", os.fsync
+    folders: list[int] = []
+
+    def meanwhile(descriptor: int) -> None:
+        if not folders:
+            folders.append(0)
+            plain.write(path, {"weights": torch.zeros(1)})
+            folders.append(sum(entry.is_dir() for entry in tmp_path.iterdir()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    plain.write(path, {"weights": torch.ones(1)})
+    assert folders == [0, 1]
+    assert torch.equal(torch.load(path, weights_only=True)["weights"], torch.ones(1))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_lock_of_a_file_on_another_mount_says_nothing(tmp_path: Path, known: bool) -> None:
+    path = tmp_path / "one.pt"
+    folder = tmp_path / f".one.pt.writing-{plain._lock_table(tmp_path) if known else '01234567'}-abcdefgh"
+    folder.mkdir()
+    (folder / path.name).write_bytes(b"half")
+    plain.write(path, {"weights": torch.ones(1)})
+    assert folder.exists() is not known
+    for entry in (folder / path.name, folder) if folder.exists() else ():
+        os.utime(entry, (0, 0))
+    plain.write(path, {"weights": torch.ones(1)})
+    assert list(tmp_path.iterdir()) == [path]

@@ -99,8 +99,12 @@ def write_tag(path: Path, facts: Mapping[str, object]) -> None:
     """
     digest = read_manifest(path).sha256
     temporary = path / (TEMPORARY + HEALTHY)
-    _write_json(temporary, {**facts, "sha256": digest, "time": time.time()})
-    os.replace(temporary, path / HEALTHY)
+    try:
+        _write_json(temporary, {**facts, "sha256": digest, "time": time.time()})
+        os.replace(temporary, path / HEALTHY)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     _sync_directory(path)
 
 

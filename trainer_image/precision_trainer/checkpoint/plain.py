@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Collection, Mapping
+from io import BufferedWriter
 from pathlib import Path
 
 import torch
@@ -21,8 +24,8 @@ from .tensors import nonfinite_buffers, untrained
 MODEL, OPTIMIZER = "model_state_dict", "optimizer_state_dict"
 _DDP, _COMPILED = "module.", "_orig_mod."
 """What DistributedDataParallel puts before every name, and torch.compile wherever a module was compiled."""
-_LEFT_SECONDS = 86400.0
-"""Age of a folder in which nobody writes any more."""
+_LEFT_SECONDS = 3600.0
+"""After so long without a write nobody writes in a folder any more, where its lock says nothing."""
 _OTHER = (torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -32,19 +35,20 @@ def write(path: Path, state: Mapping[str, object]) -> None:
     Raises:
         CheckpointError: it cannot be written. What stood there before still does, and nothing stands beside it.
     """
-    folder: str | None = None
+    folder: Path | None = None
     try:
         if path.is_symlink():
             path = path.resolve()
         _tidy(path)
         # A name of its own: two pods may have the same process id. A folder: a file of tempfile's is for its owner alone.
-        folder = tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent)
-        temporary = Path(folder) / path.name
-        with open(temporary, "wb") as file:
+        folder = Path(tempfile.mkdtemp(prefix=f"{_prefix(path)}{_lock_table(path.parent)}-", dir=path.parent))
+        with open(folder / path.name, "wb") as file:
+            folder = _locked(folder, file, path)
             torch.save(dict(state), file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+            # Before it is closed, which gives the lock up.
+            (folder / path.name).replace(path)
     except Exception as error:  # torch has errors of its own for a full disk
         reason = (str(error).splitlines() or [""])[0]
         raise CheckpointError(
@@ -63,8 +67,42 @@ def _tidy(path: Path) -> None:
     """Remove what a process that was killed while it wrote ``path`` left. Another one may be writing now."""
     with contextlib.suppress(OSError):  # the directory is asked for again in a moment
         for folder in path.parent.iterdir():
-            if folder.name.startswith(_prefix(path)) and time.time() - folder.stat().st_mtime > _LEFT_SECONDS:
+            if folder.name.startswith(_prefix(path)) and _left_behind(folder, path):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lock_table(directory: Path) -> str:
+    """Of the kernel and the file system. Two mounts of one network volume need not know of each other's locks."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        return hashlib.sha256(boot + str(directory.stat().st_dev).encode()).hexdigest()[:8]
+    return ""
+
+
+def _locked(folder: Path, file: BufferedWriter, path: Path) -> Path:
+    """``folder``, with ``file`` in it locked until it is closed; under a name without a lock table where that cannot be."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return folder.rename(folder.with_name(_prefix(path) + folder.name.rpartition("-")[2]))
+    return folder
+
+
+def _left_behind(folder: Path, path: Path) -> bool:
+    """Whether its writer is gone."""
+    file, table = folder / path.name, _lock_table(path.parent)
+    if table and folder.name.startswith(f"{_prefix(path)}{table}-"):
+        # For writing: an NFS client locks exclusively only what is open for that.
+        with contextlib.suppress(OSError), open(file, "r+b") as mine:
+            # Nothing is written before the lock is held.
+            if os.fstat(mine.fileno()).st_size:
+                try:
+                    fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return True
+                except OSError:
+                    return False
+    written = [entry.stat().st_mtime for entry in (folder, file) if entry.exists()]
+    return time.time() - max(written, default=time.time()) > _LEFT_SECONDS
 
 
 def load(
