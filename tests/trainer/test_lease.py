@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import IO
 
@@ -385,7 +386,8 @@ def test_a_checkpoint_begun_with_the_lease_and_complete_without_it_is_not_put_in
 
     def frozen(state: object, file: IO[bytes]) -> None:
         save(state, file)
-        _taken(tmp_path)
+        if not isinstance(file, BytesIO):  # where it is tried whether it could be loaded
+            _taken(tmp_path)
 
     monkeypatch.setattr(torch, "save", frozen)
     with pytest.raises(CheckpointError, match=f"{UID_B} has taken the lease"):
