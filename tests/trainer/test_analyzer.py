@@ -17,10 +17,10 @@ from precision_tools.analyzer.alignment import misalignments
 from precision_tools.analyzer.comparison import compare
 from precision_tools.analyzer.figure import compose, draw
 from precision_tools.analyzer.formats import BY_NAME, FORMATS, analyze_format
+from precision_tools.analyzer.known import known
 from precision_tools.analyzer.probe import probe
 from precision_trainer import PrecisionAnalyzer, cli
 from precision_trainer.errors import ConfigError
-from precision_trainer.step.hardware import known
 from tests.support.analyzed import CPU, mean_square, small
 
 

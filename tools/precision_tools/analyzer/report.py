@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from precision_trainer.step.hardware import KNOWN, Hardware, known
+from precision_trainer.step.hardware import Hardware
 
 from .alignment import Misalignment
 from .comparison import ModeRun
 from .formats import FormatAnalysis
 from .fp8 import Fp8Error
 from .gemm import Gemm
+from .known import KNOWN, known
 from .probe import Probe
 from .recommend import GUIDELINES, Recommendation, describe
 

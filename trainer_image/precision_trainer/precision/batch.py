@@ -7,16 +7,15 @@ together.
 from __future__ import annotations
 
 import contextlib
-import operator
 import sys
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from ..step.carried import PLAIN
+from ..step.carried import PLAIN, Contents
 from ..step.replay import tensors_in, version
 
 _MAX_KEPT_BYTES = 256 * 2**20
@@ -39,8 +38,11 @@ class KeptBatch:
         """Of what is reached from ``batch``, as far as it can be kept: a batch that cannot is trained on all the same."""
         self._tensors: list[tuple[torch.Tensor, int, torch.Tensor]] = []
         """Tensors, their versions, and copies."""
-        self._contents: list[_Contents] = []
+        self._contents: list[Contents] = []
         self._after: list[int] = []
+        """Versions of the tensors once the loss was computed."""
+        self._held_after: list[list[object] | None] = []
+        """What the containers held then; None: another thread was at it."""
         outer: list[torch.Tensor] = []
         inner: list[torch.Tensor] = []
         with contextlib.suppress(Exception):
@@ -78,7 +80,7 @@ class KeptBatch:
                 for container in _containers(value):
                     if len(container) <= left:
                         left -= len(container)
-                        contents = _Contents(container)
+                        contents = Contents(container)
                         self._contents.append(contents)
                         parts += contents.before
             if isinstance(value, tuple) and len(value) <= left:
@@ -91,20 +93,26 @@ class KeptBatch:
     def computed(self) -> None:
         """The loss is computed: what is written to the batch from here on is the script's own."""
         self._after = [version(tensor) for tensor, _, _ in self._tensors]
+        self._held_after = []
         for contents in self._contents:
-            contents.computed()
+            held: list[object] | None = None
+            with contextlib.suppress(Exception):
+                held = contents.now()
+            self._held_after.append(held)
 
     def leave_rewritten(self) -> None:
         """Let go of what the script has filled anew since then."""
         pairs = zip(self._tensors, self._after, strict=True)
         self._tensors = [kept for kept, after in pairs if version(kept[0]) == after]
-        self._contents = [contents for contents in self._contents if contents.untouched()]
+        held = zip(self._contents, self._held_after, strict=True)
+        self._contents = [contents for contents, after in held if after is not None and _holds(contents, after)]
 
     def restore(self) -> None:
         """Put it back, in place; may be repeated."""
         for contents in self._contents:
-            with contextlib.suppress(Exception):  # another thread changes it
-                contents.restore()
+            if not _holds(contents, contents.before):
+                with contextlib.suppress(Exception):  # another thread changes it
+                    contents.put_back()
         for tensor, before, value in self._tensors:
             if version(tensor) != before or tensor.is_inference():
                 # What refuses to be written was not written by the loss either.
@@ -112,51 +120,11 @@ class KeptBatch:
                     tensor.copy_(value)
 
 
-class _Contents:
-    """What one container holds. By dict's and list's own methods: those of a subclass may forbid it, or do more."""
-
-    def __init__(self, container: Container) -> None:
-        self._container = container
-        self.before = self._now()
-        self._after: list[object] | None = None
-
-    def computed(self) -> None:
-        self._after = None
-        with contextlib.suppress(Exception):  # another thread changes it: then it is the script's own
-            self._after = self._now()
-
-    def untouched(self) -> bool:
-        """Whether it holds what it held when the loss was computed."""
-        with contextlib.suppress(Exception):
-            return self._after is not None and _same(self._now(), self._after)
-        return False
-
-    def restore(self) -> None:
-        held, before = self._container, self.before
-        if _same(self._now(), before):
-            return
-        if isinstance(held, list):
-            list.__setitem__(held, slice(None), before)
-            return
-        kind = _kind(held)
-        kind.clear(held)
-        for key, value in zip(before[::2], before[1::2], strict=True):
-            kind.__setitem__(held, key, value)
-
-    def _now(self) -> list[object]:
-        held = self._container
-        if isinstance(held, list):
-            return list.copy(held)
-        return [part for pair in _kind(held).items(held) for part in pair]
-
-
-def _kind(held: dict[Any, Any]) -> type[dict[Any, Any]]:
-    """An ordered one keeps its order beside."""
-    return OrderedDict if isinstance(held, OrderedDict) else dict
-
-
-def _same(one: list[object], other: list[object]) -> bool:
-    return len(one) == len(other) and all(map(operator.is_, one, other))
+def _holds(contents: Contents, entries: list[object]) -> bool:
+    """False also where another thread changes it."""
+    with contextlib.suppress(Exception):
+        return contents.holds(entries)
+    return False
 
 
 def _containers(value: object) -> Iterator[Container]:

@@ -17,6 +17,8 @@ import torch
 
 PLAIN = (int, float, bool, str, type(None))
 """Values that are the same where they are equal."""
+_KINDS: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
+"""Of collections; an ordered dict keeps its order beside."""
 _COLLECTIONS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 """Of exactly these types: what a subclass does when it is filled anew, nobody knows."""
 _MOST_ENTRIES = 100_000
@@ -25,23 +27,57 @@ _TORCHS = frozenset(vars(torch.nn.Module()))
 """Attributes of a module that are torch's: its parameters, hooks and the like."""
 
 
+class Contents:
+    """What one list, dict, set or deque holds, as it is now.
+
+    By these types' own methods: those of a subclass may forbid it, or do more.
+    """
+
+    def __init__(self, container: object) -> None:
+        # Any: values are put back as they were, whatever they are.
+        self._container: Any = container
+        self._kind = next(kind for kind in _KINDS if isinstance(container, kind))
+        self.before = self.now()
+
+    def now(self) -> list[Any]:
+        """Its entries; of a dict each key and its value, one after the other."""
+        if issubclass(self._kind, dict):
+            return [part for pair in self._kind.items(self._container) for part in pair]
+        return [*self._kind.__iter__(self._container)]
+
+    def holds(self, entries: list[Any]) -> bool:
+        """Whether it holds these."""
+        now = self.now()
+        return len(now) == len(entries) and not any(map(_differ, now, entries))
+
+    def put_back(self) -> None:
+        """Fill it as it was, in place."""
+        kind, held, before = self._kind, self._container, self.before
+        entries: Any = before
+        if issubclass(kind, dict):
+            entries = dict(zip(before[::2], before[1::2], strict=True))
+        elif kind is set:
+            entries = set(before)
+        kind.clear(held)  # once nothing can fail any more
+        (kind.extend if kind in (list, deque) else kind.update)(held, entries)
+
+
 class Collections:
     """Lists, dicts, sets and deques as they are now, with those inside of them."""
 
     def __init__(self, values: Iterable[object]) -> None:
         """Of those among ``values``. Never raises: what another thread changes meanwhile is not watched."""
-        # Any: values are put back as they were, whatever they are.
-        self._kept: list[tuple[Any, list[Any], list[Any]]] = []
+        self._kept: list[Contents] = []
         todo, seen, room = list(values), set[int](), _MOST_ENTRIES
         while todo:
             value: Any = todo.pop()
             if type(value) in _COLLECTIONS and id(value) not in seen and len(value) <= room:
                 seen.add(id(value))
                 with contextlib.suppress(RuntimeError):
-                    keys, parts = _parts(value)
-                    self._kept.append((value, keys, parts))
-                    todo += parts
-                    room -= len(parts)
+                    contents = Contents(value)
+                    self._kept.append(contents)
+                    todo += contents.before
+                    room -= len(value)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -49,39 +85,19 @@ class Collections:
     def put_back(self, *, only_look: bool = False) -> bool:
         """Fill those that changed as they were, unless the call is ``only_look``; returns whether there were any."""
         changed = False
-        for value, keys, parts in self._kept:
+        for contents in self._kept:
             with contextlib.suppress(Exception):  # another thread fills it, or a key has lost its hash
-                now_keys, now = _parts(value)
-                if _same(now_keys, keys) and _same(now, parts):
-                    continue
-                changed = True
-                if not only_look:
-                    _fill(value, keys, parts)
+                if not contents.holds(contents.before):
+                    changed = True
+                    if not only_look:
+                        contents.put_back()
         return changed
-
-
-def _fill(value: Any, keys: list[Any], parts: list[Any]) -> None:  # noqa: ANN401  (see Collections)
-    if isinstance(value, list | deque):
-        value.clear()
-        value.extend(parts)
-        return
-    before = dict(zip(keys, parts, strict=True)) if isinstance(value, dict) else set(parts)
-    value.clear()  # once nothing can fail any more
-    value.update(before)
 
 
 def own_collections(module: torch.nn.Module) -> Iterator[object]:
     """Attributes of a module that its author gave it, and that may be collections."""
     names: dict[str, object] = dict(vars(module))
     return (value for name, value in names.items() if name not in _TORCHS)
-
-
-def _parts(value: Any) -> tuple[list[Any], list[Any]]:  # noqa: ANN401  (see Collections)
-    return ([*value], [*value.values()]) if isinstance(value, dict) else ([], [*value])
-
-
-def _same(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and not any(map(_differ, one, other))
 
 
 @contextlib.contextmanager
