@@ -16,7 +16,7 @@ import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.precision.batch import KeptBatch
-from precision_trainer.precision.preflight import guarded
+from precision_trainer.precision.preflight import guarded, kind_of
 from precision_trainer.values.request import PrecisionRequest
 from tests.support.training.preflight_scenarios import WIDTH, Half, batch, loss_of, model_that_fails
 from tests.support.training.session import Session
@@ -390,3 +390,30 @@ def test_an_optimizer_in_hooks_of_the_backward_pass_steps_no_more_than_in_the_tr
     assert (steps, trainer.mode) == (2 * len(last), FP32)
     (message,) = refused
     assert CHANGED in message
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("tried to allocate 600.00 MiB", "tried to allocate 1.17 GiB"),
+        ("<Sample object at 0x7f3c2a10>", "<Sample object at 0x7f3c9b40>"),
+        ("expected Float but found Half", "expected Float but found BFloat16"),
+    ],
+)
+def test_an_error_is_the_same_in_two_modes_but_for_sizes_addresses_and_types(one: str, other: str) -> None:
+    assert kind_of(RuntimeError(one)) == kind_of(RuntimeError(other))
+
+
+def test_fp32_is_never_refused_for_good_where_a_batch_was_used_up() -> None:
+    def loss(model: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            raise KeyError("used up")
+        raise ValueError("for a moment")
+
+    trainer = _trainer(torch.nn.Linear(WIDTH, WIDTH), BF16)
+    refused = _told(trainer)
+    trainer.backward_and_step(trainer.training_step(batch(0), loss_of))
+    trainer.apply(PrecisionRequest(1, FP32))
+    with pytest.raises(ValueError, match="for a moment"):
+        trainer.training_step(batch(1), loss)
+    assert (trainer.mode, refused) == (FP32, [])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_trainer.distributed.agreement import WIDTH, Agreed, Unread, decode, encode
+from precision_trainer.distributed.agreement import HEADER, WIDTH, Agreed, Unread, decode, encode, is_quiet
 from precision_trainer.errors import RankMismatchError
 from precision_trainer.values.levels import MAX_LAYERS, SERIALS, Finding, Level, Reason, Verdict
 from precision_trainer.values.modes import PrecisionMode
@@ -331,3 +331,17 @@ def test_one_rank_in_another_mode_is_noticed_by_all_in_any_bucket(world: int, da
         for running in (FP32, BF16):
             with pytest.raises(RankMismatchError, match="1 in mixed_bf16"):
                 decode(_mean(messages, dtype=dtype), world, running)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 10, 11, 30, 1000])
+def test_what_nearly_every_step_says_is_known_whatever_the_sum_of_the_shares_is(world_size: int) -> None:
+    says = encode(None, leads=False, stop=False, running=BF16)
+    lead = encode(None, leads=True, stop=False, running=BF16)
+    for off in (0.0, 1e-7, -1e-7):
+        means = [one * (1 + off) for one in says]
+        means[: lead.index(1.0) + 1] = [1 / world_size]
+        assert is_quiet([*means, 0.5], world_size, BF16, joins=False)
+    asked = encode(PrecisionRequest(1, FP32), leads=True, stop=False, running=BF16)
+    means = [max(one / world_size, other) for one, other in zip(asked, says, strict=True)]
+    assert len(means) == HEADER
+    assert not is_quiet([*means, 0.5], world_size, BF16, joins=False)

@@ -279,3 +279,12 @@ def test_a_scaler_that_was_switched_off_needs_no_warning(tmp_path: Path, capsys:
     torch.save({"model_state_dict": trainer.model.state_dict(), "scaler": {}}, tmp_path / "old.pt")
     trainer.load_checkpoint(tmp_path / "old.pt")
     assert "scaler_ignored" not in capsys.readouterr().out
+
+
+def test_a_learning_rate_below_0_of_a_schedule_past_its_end_loads(tmp_path: Path) -> None:
+    first, second = fp32_trainer(), fp32_trainer()
+    train_on(first)
+    first.optimizer.param_groups[0]["lr"] = -1e-5
+    first.save_checkpoint(tmp_path / "file")
+    second.load_checkpoint(tmp_path / "file")
+    assert second.optimizer.param_groups[0]["lr"] == -1e-5

@@ -18,6 +18,7 @@ from precision_trainer.sentinel.detectors import LossBaseline
 from precision_trainer.sentinel.machine import SETTLE_STEPS
 from precision_trainer.sentinel.measure import Measurements
 from precision_trainer.sentinel.shell import Sentinel
+from precision_trainer.step.weights import are_finite
 from precision_trainer.store.saver import Saver
 from precision_trainer.values.levels import Level
 from precision_trainer.values.sentinel import SentinelConfig
@@ -247,3 +248,12 @@ def test_a_part_of_the_sentinel_that_raises_is_reported_once_and_changes_nothing
     assert trainer.mode is BF16
     for own, other in zip(trainer.model.parameters(), untouched.model.parameters(), strict=True):
         assert torch.equal(own, other)
+
+
+def test_a_mask_is_no_poison_and_what_overflows_is() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    mask, running = torch.tensor([0.0, float("-inf")]), torch.tensor([1.0, float("inf")])
+    assert are_finite([weight, mask])
+    assert not are_finite([weight, running])
+    assert not are_finite([torch.tensor([float("nan"), float("-inf")])])
+    assert not are_finite([torch.nn.Parameter(mask)])

@@ -15,8 +15,12 @@ from precision_trainer.job.tasks import build_task
 from precision_trainer.models.task import Task
 from precision_trainer.step.weights import LOOK_AFTER_STEPS
 from precision_trainer.store import checkpoints
+from precision_trainer.store.checkpointer import Checkpointer
+from precision_trainer.store.checkpoints import CheckpointStore
+from precision_trainer.values.logs import JsonLog
 from tests.support.training.checkpoints import stale
 from tests.support.training.process_group import ProcessGroup
+from tests.support.training.saving import fp32_trainer, train_on
 from tests.support.training.session import Session, equal
 
 
@@ -190,3 +194,33 @@ def test_weights_that_are_not_finite_are_not_saved(session: Session, model: list
     assert session.value("genesis_checkpoint_failures_total") == 1
     session.run(steps=10)
     assert [line["step"] for line in session.events("resumed")] == [10]
+
+
+def test_a_refused_request_to_rewind_is_carried_out_once(session: Session) -> None:
+    options = {
+        "model": "tests.support.training.preflight_scenarios:failing_task",
+        "checkpoint_every": 10,
+        "healthy_after": 3,
+    }
+    ask = session.write('{"generation":7,"mode":"bf16","rewind":true}')
+    session.run({25: ask}, steps=40, quick_disk=True, **options)
+    assert [line["step"] for line in session.events("rewound")] == [20]
+    assert session.events("request_refused")
+    session.run(steps=60, quick_disk=True, **options)
+    assert [line["step"] for line in session.events("resumed")] == [40]
+    assert session.events("rewound") == session.events("rewind_failed") == []
+
+
+def test_a_stop_writes_its_checkpoint_again_where_it_was_put_aside(tmp_path: Path) -> None:
+    trainer = fp32_trainer()
+    kept = Checkpointer(trainer, CheckpointStore(str(tmp_path), JsonLog()), "data", 2, log=JsonLog())
+    kept.resume()
+    train_on(trainer)
+    trainer.drain()
+    kept.save()
+    kept.close()
+    (written,) = tmp_path.glob("step-*")
+    written.rename(tmp_path / f"rejected-{written.name}")
+    kept.finish()
+    kept.close()
+    assert written.is_dir()

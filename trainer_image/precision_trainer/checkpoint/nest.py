@@ -34,9 +34,9 @@ def _as_saved(value: object) -> object:
         changed = copy.copy(value)  # a model's state has its modules' versions beside it
         changed.update(items)
         return changed
-    if type(value) in (list, tuple):
-        entries = [_as_saved(item) for item in cast("list[object]", value)]
-        return type(value)(entries)  # type: ignore[call-arg]
+    if isinstance(value, (list, tuple)):
+        entries = [_as_saved(item) for item in value]
+        return tuple(entries) if isinstance(value, tuple) else entries  # no class of a script's can be loaded
     numpy = sys.modules.get("numpy")
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 

@@ -289,4 +289,6 @@ def _is_sound(name: str, value: object, ours: object) -> bool:
         number = float(value)
     except OverflowError:
         return False
+    if name.endswith("lr"):  # a schedule that runs past its end goes below 0
+        return math.isfinite(number)
     return value == ours or (math.isfinite(number) and number >= 0 and (name != "betas" or number < 1))

@@ -53,5 +53,6 @@ class Staging:
         if isinstance(value, dict):
             return {key: self._walk(item, (*path, key), sources, targets) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return type(value)(self._walk(item, (*path, n), sources, targets) for n, item in enumerate(value))
+            entries = [self._walk(item, (*path, n), sources, targets) for n, item in enumerate(value)]
+            return tuple(entries) if isinstance(value, tuple) else entries  # no class of a script's can be loaded
         return value

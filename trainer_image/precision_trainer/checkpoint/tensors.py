@@ -110,6 +110,11 @@ def _finite(tensor: torch.Tensor) -> bool:
     return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
+def is_mask(tensor: object) -> bool:
+    """Whether the only numbers in it that are not finite are -inf: no overflow leaves these alone."""
+    return isinstance(tensor, torch.Tensor) and bool(torch.isfinite(_extremes(tensor)[1]))
+
+
 def _has_nan(tensor: object) -> bool:
     return isinstance(tensor, torch.Tensor) and bool(torch.isnan(_extremes(tensor)[0]))
 

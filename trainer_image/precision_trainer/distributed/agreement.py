@@ -181,7 +181,7 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode, *, j
         RankMismatchError: the ranks did not compute the step in one mode.
     """
     loss = means[HEADER]
-    if means[:HEADER] == quiet(running, world_size):  # nothing asked, nothing found, all in one mode
+    if is_quiet(means, world_size, running, joins=joins):
         return Agreed(None, None, None, stop=False, loss=loss)
     values = [mean * world_size for mean in means[:HEADER]]
     if not all(math.isfinite(value) for value in values):
@@ -209,6 +209,21 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode, *, j
         return Agreed(None, None, None, stop=False, loss=loss, unread=Unread.DAMAGED)
 
 
+def is_quiet(means: Sequence[float], world_size: int, running: PrecisionMode, *, joins: bool) -> bool:
+    """Whether it is what nearly every step says: nothing asked, nothing found, all ranks in one mode. See :func:`decode`."""
+    header = list(means[:HEADER])
+    if header == _quiet(running, world_size):
+        return True
+    # Of many ranks, rounded shares of 1 add up to nearly 1.
+    ones = (_LEAD, _RUNNING0 + running.code - 1, _SILENT)
+    lead, ran, silent = (header[place] for place in ones)
+    if joins or min(ran, silent) <= _MOST or not _is_one_of(lead, world_size):
+        return False
+    for place in ones:
+        header[place] = 0.0
+    return not any(header)
+
+
 def _is_one_of(mean: float, world_size: int) -> bool:
     """Whether ``mean`` is that of a 1 and of zeros from ``world_size`` ranks, and not from a few less."""
     off = abs(mean * world_size - 1)
@@ -217,7 +232,7 @@ def _is_one_of(mean: float, world_size: int) -> bool:
 
 
 @functools.cache
-def quiet(running: PrecisionMode, world_size: int) -> list[float]:
+def _quiet(running: PrecisionMode, world_size: int) -> list[float]:
     """The means of nearly every step, [HEADER]: nothing asked, nothing found, all ranks in the mode ``running``."""
     means = encode(None, leads=True, stop=False, running=running)
     (means[_LEAD],) = struct.unpack("<f", struct.pack("<f", 1 / world_size))

@@ -11,7 +11,7 @@ from ..values.levels import Finding, Verdict
 from ..values.logs import JsonLog
 from ..values.modes import PrecisionMode
 from ..values.request import PrecisionRequest
-from .agreement import HEADER, WIDTH, Agreed, Unread, decode, encode, quiet
+from .agreement import HEADER, WIDTH, Agreed, Unread, decode, encode, is_quiet
 from .host_copy import HostCopyQueue
 
 
@@ -30,8 +30,6 @@ class Channel:
         """The header made last says nothing but the mode: a single process need not send it."""
         self._key: tuple[object, ...] | None = None
         self._header = torch.zeros(HEADER, dtype=torch.float32, device=device)
-        self._quiet_mode: PrecisionMode | None = None
-        self._quiet: list[float] = []
 
     @property
     def delay(self) -> int:
@@ -87,10 +85,7 @@ class Channel:
             if len(values) < HEADER:
                 yield sent, None, _record(sent, values)
                 continue
-            if sent.mode is not self._quiet_mode:
-                self._quiet_mode, self._quiet = sent.mode, quiet(sent.mode, self._world_size)
-            # What nearly every step says, so it is not decoded: nothing asked, nothing found, all ranks in one mode.
-            if values[:HEADER] == self._quiet:
+            if is_quiet(values, self._world_size, sent.mode, joins=self.joins()):
                 yield sent, None, _record(sent, values[HEADER:])
                 continue
             agreed = decode(values[:WIDTH], self._world_size, sent.mode, joins=self.joins())

@@ -152,7 +152,7 @@ class Session:
         decided = requests.start(log) if rank == 0 else Start(PrecisionMode.FP32, "default")
         deaths = {mode: self._notes.deaths(mode, decided.generation) for mode in HOT} if self._notes is not None else {}
         deadly = ddp.exchange({mode.wire: count for mode, count in deaths.items() if count >= MOST_DEATHS})[0]
-        self._deadly = {mode for mode in HOT if mode.wire in deadly}
+        self._deadly = {mode for mode in HOT if mode.wire in deadly and mode is not PrecisionMode.FP32}
         given_up = rank == 0 and decided.mode in self._deadly
         wanted = replace(decided, mode=PrecisionMode.FP32, request=None) if given_up else decided
         start = Start.from_wire(ddp.exchange(wanted.to_wire() if rank == 0 else {})[0])

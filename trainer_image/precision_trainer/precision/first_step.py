@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..distributed import ddp
+from ..values.modes import PrecisionMode
 from .mode_control import ModeControl
 from .preflight import Failure, LastEntered, Pass, Trial, guarded
 
@@ -164,7 +165,7 @@ class FirstStep:
                 )
             failed.add(mode)
             del found
-        if unlike is not None:
+        if unlike is not None and self._modes.mode is not PrecisionMode.FP32:  # which is where all ways lead back to
             self._modes.refuse(trial, [*failure.reasons, unlike], step, {self._modes.mode}, for_good=True)
         return None
 

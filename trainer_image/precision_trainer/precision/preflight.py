@@ -30,8 +30,8 @@ from .batch import KeptBatch
 Result = TypeVar("Result")
 _MAX_REASON = 300
 """Characters of an error that are told."""
-_OF_A_MODE = re.compile(r"\d+|\w*(?:float|half)\w*", re.IGNORECASE)
-"""In an error's text."""
+_OF_A_MODE = re.compile(r"0x[0-9a-f]+|\d+|\b[KMGT]i?B\b|\w*(?:float|half)\w*", re.IGNORECASE)
+"""In an error's text: addresses and sizes differ too where the error is the same."""
 THE_MODEL = "the model"
 """In the place of a name, which the whole of it does not have."""
 

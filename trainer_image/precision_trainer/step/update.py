@@ -53,6 +53,8 @@ class GradientUpdate:
         self._places = {parameter: place for place, parameter in enumerate(order)}
         self._ordered: list[torch.Tensor] | None = None
         """The optimizer's parameters in the model's order; None where that is their own order."""
+        self._order: torch.Tensor | None = None
+        """Their places among the optimizer's, [P]."""
         self._known: list[torch.Tensor] = []
         """The optimizer's parameters, for which the order holds."""
         self._fixed, self._adaptive = max_grad_norm > 0, adaptive
@@ -109,13 +111,17 @@ class GradientUpdate:
         last = len(self._places)
         ordered = sorted(parameters, key=lambda parameter: self._places.get(parameter, last))
         self._ordered = None if all(map(is_, ordered, parameters)) else ordered
+        places = {parameter: place for place, parameter in enumerate(parameters)}
+        self._order = torch.tensor([places[parameter] for parameter in ordered], device=self._one.device)
 
     def _in_order(
         self, parameters: list[torch.Tensor], each: Sequence[torch.Tensor], norms: torch.Tensor
     ) -> torch.Tensor:
         """``norms``, [P], which are ``each`` stacked, in the model's order of ``parameters``."""
-        if self._ordered is None:
+        if self._ordered is None or self._order is None:
             return norms
+        if len(each) == len(self._ordered):
+            return norms[self._order]
         found = dict(zip((parameter for parameter in parameters if parameter.grad is not None), each, strict=True))
         return torch.stack([found[parameter] for parameter in self._ordered if parameter in found])
 

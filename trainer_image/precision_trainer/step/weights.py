@@ -25,10 +25,14 @@ Guard: TypeAlias = "Callable[[str, Callable[[], bool]], bool | None]"
 
 
 def are_finite(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether all are; waits for the device."""
+    """Whether all are, but for -inf in what is not trained: a mask. Waits for the device."""
+    filled = [one for one in tensors if one.numel()]
     # The largest magnitude, not the length: a mask of the largest finite numbers is finite.
-    norms = torch._foreach_norm([one.detach() for one in tensors if one.numel()], float("inf"))
-    return not norms or bool(torch.stack([norm.isfinite() for norm in norms]).all())
+    norms = torch._foreach_norm([one.detach() for one in filled], float("inf"))
+    if not norms or bool(torch.stack([norm.isfinite() for norm in norms]).all()):
+        return True
+    bad = (one for one, norm in zip(filled, norms, strict=True) if not norm.isfinite())
+    return all(not one.requires_grad and bool((one < float("inf")).all()) for one in bad)
 
 
 def can_be_poisoned(model: torch.nn.Module, buffers: Collection[str]) -> list[torch.Tensor]:

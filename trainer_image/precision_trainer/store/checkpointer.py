@@ -6,6 +6,7 @@ became of it shows at a later boundary, and never stops training.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -221,16 +222,15 @@ class Checkpointer:
         trainer, saver, seconds = self._trainer, self._saver, self._collective_seconds
         message = f"training waits for the newest healthy checkpoint, for {REWIND_SECONDS:g} s where the volume hangs"
         self._log.event("rewinding", step=trainer.step, reason=reason, message=message)
-        wait_together(partial(_rests, saver, time.monotonic() + PATIENCE_SECONDS), seconds)
-        everyone = ddp.exchange({"busy": saver is not None and saver.busy, "hangs": self._rewind_limit.hangs})
-        if everyone[0]["busy"]:
-            # It would land after the others were put aside, as the newest.
-            raise CheckpointError(f"a checkpoint is still being written after {PATIENCE_SECONDS:g} s; check the volume")
-        if any(one["hangs"] for one in everyone):
+        if any(one["hangs"] for one in ddp.exchange({"hangs": self._rewind_limit.hangs})):
             raise CheckpointError(
                 "the volume has not answered since the rewind before; check that it is mounted and responds"
             )
         limit = self._rewind_limit = Limit(REWIND_SECONDS, self._metrics.starting)
+        limit.begin(None)
+        if not wait_together(partial(_rests, saver, math.inf), seconds, limit):
+            # It would land after the others were put aside, as the newest.
+            raise CheckpointError(f"a checkpoint is still being written after {REWIND_SECONDS:g} s; check the volume")
         loaded = load_together(
             store,
             trainer,
@@ -293,7 +293,8 @@ class Checkpointer:
             assert saver is not None
             saver.collect(None)
             try:
-                if saver.on_disk != step:
+                # Where it was, the directory may be gone, or have been put aside.
+                if saver.on_disk != step or not saver.holds(step):
                     saver.write_now(self._state(everyone))
             except Exception as error:  # noqa: BLE001  (the other ranks wait to be told)
                 return str(error)
@@ -318,7 +319,8 @@ class Checkpointer:
             "scaler": trainer.scaler.state_dict(),
             "rng": [as_random_state(one["rng"]) for one in everyone],
             "mode": trainer.mode.wire,
-            "generation": trainer.generation,
+            # Also of a request that was refused: a start must not carry it out once more.
+            "generation": trainer.modes.newest,
             "mode_history": self.history[-_HISTORY:],
             "progress": self.progress.state_dict(),
             "data_fingerprint": self._fingerprint,

@@ -20,6 +20,7 @@ from ..checkpoint import files
 from ..checkpoint.format import FORMAT, ModeEntry, TrainingState, check_model, validate
 from ..checkpoint.nest import as_saved, check_loads
 from ..checkpoint.optimizer import check_optimizer
+from ..checkpoint.tensors import is_mask
 from ..errors import CheckpointError, UnreadableError
 from ..values.logs import JsonLog
 from .lease import Lease
@@ -142,7 +143,8 @@ class CheckpointStore:
             infinite=state.get("untrained", []),
             other_types=state.get("other_types", []),
         )
-        unproven = buffers + check_optimizer(state["optimizer_state_dict"], final, None)
+        unproven = [name for name in buffers if not is_mask(model[name])]
+        unproven += check_optimizer(state["optimizer_state_dict"], final, None)
         state = {**state, "nonfinite_buffers": sorted({*known, *buffers}), "unproven": unproven[:_MAX_NAMES]}
         state.pop("untrained", None)
         check_loads(state, f"checkpoint of step {state['step']}")
@@ -162,8 +164,7 @@ class CheckpointStore:
             self._log.warning(
                 "checkpoint_unproven",
                 f"inf in {', '.join(unproven[:3])}; the weights are finite, so the checkpoint is kept, but none with inf "
-                "there is tagged healthy: a rewind goes back to one before. Clip gradients (--max-grad-norm); fill a mask "
-                "before training begins",
+                "there is tagged healthy: a rewind goes back to one before. Clip gradients (--max-grad-norm)",
                 step=state["step"],
             )
         self._prune(on_probation)

@@ -55,6 +55,10 @@ class Saver:
 
         self._background.submit(_SAVE, state["step"], write)
 
+    def holds(self, step: int) -> bool:
+        """Whether the checkpoint of ``step`` is in its place. Waits for the volume."""
+        return self._store.path(step).is_dir()
+
     def observe(self, records: Sequence[StepFacts]) -> None:
         """After each boundary: count good steps, and pick up what the thread finished. Never waits."""
         for record in records:
