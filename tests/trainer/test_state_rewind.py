@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -197,7 +198,7 @@ def test_weights_that_are_not_finite_are_not_saved(session: Session, model: list
 
 
 def test_a_refused_request_to_rewind_is_carried_out_once(session: Session) -> None:
-    options = {
+    options: dict[str, Any] = {
         "model": "tests.support.training.preflight_scenarios:failing_task",
         "checkpoint_every": 10,
         "healthy_after": 3,
