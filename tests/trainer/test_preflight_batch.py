@@ -17,11 +17,12 @@ import torch
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.precision.batch import KeptBatch
 from precision_trainer.precision.preflight import guarded, kind_of
+from precision_trainer.values.levels import Level
 from precision_trainer.values.request import PrecisionRequest
 from tests.support.training.preflight_scenarios import WIDTH, Half, batch, loss_of, model_that_fails
 from tests.support.training.session import Session
 
-FP32, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_BF16
+FP32, BF16, FP16 = PrecisionMode.FP32, PrecisionMode.MIXED_BF16, PrecisionMode.MIXED_FP16
 Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -417,3 +418,20 @@ def test_fp32_is_never_refused_for_good_where_a_batch_was_used_up() -> None:
     with pytest.raises(ValueError, match="for a moment"):
         trainer.training_step(batch(1), loss)
     assert (trainer.mode, refused) == (FP32, [])
+
+
+def test_nothing_of_a_refused_request_stays() -> None:
+    trainer = _trainer(model_that_fails("forward", torch.float16), BF16)
+    assert trainer.sentinel is not None
+    trainer.backward_and_step(trainer.training_step(batch(0), loss_of))
+    layer = trainer.sentinel.layers.names[0]
+    trainer.sentinel.load_state_dict({"level": 2, "pinned": [layer], "strikes": 1, "order": "bf16@0"})
+    before = trainer.scaler.state_dict()
+    refused = _told(trainer)
+    trainer.apply(PrecisionRequest(1, FP16, loss_scale_factor=0.5, growth_interval=7))
+    assert trainer.sentinel.level is Level.NOMINAL
+    trainer.backward_and_step(trainer.training_step(batch(1), loss_of))
+    assert len(refused) == 1
+    assert (trainer.mode, trainer.generation) == (BF16, 0)
+    assert (trainer.sentinel.level, trainer.sentinel.pinned) == (Level.PIN, [layer])
+    assert trainer.scaler.state_dict() == before

@@ -10,6 +10,7 @@ from typing import Protocol
 from ..sentinel.shell import Sentinel
 from ..step.scaler import LossScaler
 from ..step.steps import ModeChange
+from ..values.levels import Level
 from ..values.logs import JsonLog
 from ..values.modes import PrecisionMode
 from ..values.request import NOT_ALLOWED, PrecisionRequest
@@ -131,7 +132,7 @@ class ModeControl:
 
     def apply(self, request: PrecisionRequest, step: int) -> ModeChange:
         """Change the mode before ``step``. Only with something that all ranks agreed on."""
-        trial = self.trial or Trial(self.mode, self.requested, self.applied)
+        trial = self.trial or self._way_back(request)
         self.applied = request
         self.requested = request.mode
         self._deadly = frozenset()
@@ -140,6 +141,14 @@ class ModeControl:
         change = self._change("request", trial, step)
         self.tune(request)
         return change
+
+    def _way_back(self, request: PrecisionRequest) -> Trial:
+        trial = Trial(self.mode, self.requested, self.applied)
+        if request.tunes and request.mode.uses_scaler:
+            trial.scaling = self._scaler.state_dict()
+        if self._sentinel is not None and self._sentinel.level > Level.LOWER_SCALE:
+            trial.watch = self._sentinel.state_dict()
+        return trial
 
     def tune(self, request: PrecisionRequest) -> None:
         """What a request asks of the loss scaler; nothing in a mode that has none (the reporter says so)."""
@@ -183,6 +192,11 @@ class ModeControl:
         self.mode, self.requested, self.applied = trial.mode, trial.requested, trial.applied
         if request is None:  # the sentinel's own step towards FP32: the next mode that works
             self.mode = self._wanted()
+        # Nothing of a request that is refused stays.
+        if trial.scaling is not None:
+            self._scaler.load_state_dict(trial.scaling)
+        if trial.watch is not None and self._sentinel is not None:
+            self._sentinel.load_state_dict(trial.watch)
         if self.mode.uses_scaler:
             self._scaler.thaw()
         self._undone = ModeChange(failed, self.mode, self.applied, step, time.time(), "preflight")

@@ -42,6 +42,10 @@ class Trial:
     def __init__(self, mode: PrecisionMode, requested: PrecisionMode, applied: PrecisionRequest | None) -> None:
         """Of the time before: the mode in force, the one requested, and the last request applied."""
         self.mode, self.requested, self.applied = mode, requested, applied
+        self.scaling: dict[str, float] | None = None
+        """State of the loss scaler, where the request tunes it."""
+        self.watch: dict[str, object] | None = None
+        """State of the sentinel, where the request clears more than a lowered scale."""
         self._state: ForwardState | None = None
         self._batch: KeptBatch | None = None
 
