@@ -149,7 +149,8 @@ class CheckpointStore:
         state.pop("untrained", None)
         check_loads(state, f"checkpoint of step {state['step']}")
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            if self._lease is None or self._lease.refused is not None:  # else its file is there, or the volume has gone
+                self._root.mkdir(parents=True, exist_ok=True)
             # Looked at again when it is complete: a process that was frozen while it wrote must not put it in place.
             files.write(final, state, self._permit)
         except OSError as error:
