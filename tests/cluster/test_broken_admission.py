@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import ControlPlane
-from lab.cluster.manifests import ADMISSION, apply_product, operator_access, until_admitted
+from lab.cluster.manifests import ADMISSION, AS_OPERATOR, apply_product, operator_access, until_admitted
 from lab.waiting import wait_for
 from precision_operator.contract import ADMITTED, REQUEST
 from tests.support.cluster_acting import pod as pod_body
@@ -187,6 +187,13 @@ def test_an_operator_without_its_fence_writes_to_no_pod_and_shows_it(scene: Scen
     try:
         scene.kubectl.apply(
             {**pod_body("two"), "metadata": {"name": "two", "namespace": system, "labels": {"app": "two"}}}
+        )
+        # The API server goes by its policies of a moment ago, and the operator tries them as soon as it starts.
+        deletion = ("delete", "pod", "two", "-n", system, "--dry-run=server", "--wait=false", *AS_OPERATOR)
+        wait_for(
+            lambda: scene.kubectl(*deletion, check=False).returncode == 0,
+            what="the fence to be gone",
+            seconds=PATIENCE_SECONDS,
         )
         scene.operators.start("two")
         said = "the operator could delete a pod without its uid"
