@@ -28,11 +28,9 @@ from precision_operator.api.state import State
 from precision_operator.api.workload import name_of
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES
 from tests.support.cluster_fleet import Json, policy
-from tests.support.forked import OPERATOR_MODULES, Forked
 from tests.support.shadow_trainers import ShadowTrainers
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "operator"
 HOT = [f"hot-{i}" for i in range(4)]
 PATIENCE_SECONDS = 150.0
 """A condition that comes, comes in seconds; how long a machine that does much else is waited for."""
@@ -47,25 +45,24 @@ class Operators:
     prometheus_url: str
     system: str
     settings: Json = field(default_factory=dict)
-    source: Path = SOURCE
+    source: Path = ROOT / "operator"
     """Where the package is: of another version, in some tests."""
-    running: dict[str, subprocess.Popen[bytes] | Forked] = field(default_factory=dict)
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def start(self, name: str) -> subprocess.Popen[bytes] | Forked:
-        """One more process; forked, as imports are two thirds of a start."""
+    def start(self, name: str) -> subprocess.Popen[bytes]:
+        """One more process."""
         config = self.directory / f"{name}.yaml"
         endpoints = {"default": {"url": self.prometheus_url, "timeoutSeconds": 2}}
         lease = {"durationSeconds": 3, "renewSeconds": 2, "retrySeconds": 0.5}
         config.write_text(yaml.safe_dump({"httpPort": 0, "prometheus": endpoints, "lease": lease, **self.settings}))
-        command = ["-m", "precision_operator", "--config", str(config), "--kubeconfig", str(self.kubeconfig)]
-        env = {**os.environ, "PYTHONPATH": str(self.source), "POD_NAME": name, "POD_NAMESPACE": self.system}
-        with (self.directory / f"{name}.log").open("ab") as log:
-            if self.source == SOURCE:
-                process: subprocess.Popen[bytes] | Forked = Forked(
-                    command, env, Path(log.name), preloaded=OPERATOR_MODULES
-                )
-            else:
-                process = subprocess.Popen([sys.executable, *command], env=env, stdout=log, stderr=subprocess.STDOUT)
+        log = (self.directory / f"{name}.log").open("ab")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "precision_operator", "--config", str(config), "--kubeconfig", str(self.kubeconfig)],
+            env={**os.environ, "PYTHONPATH": str(self.source), "POD_NAME": name, "POD_NAMESPACE": self.system},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        log.close()
         self.running[name] = process
         return process
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.forked import TRAINER_MODULES, Forked
+from tests.support.training.forked import Forked
 
 ROOT = Path(__file__).parents[3]
 SMALL = ["--width", "16", "--layers", "1", "--context", "8", "--batch-size", "2"]
@@ -49,12 +49,11 @@ class Process:
             **(env or {}),
         }
         self.process: subprocess.Popen[bytes] | Forked
-        # As a careless parent starts it: with the signals blocked, which is inherited.
-        blocked = (signal.SIGTERM, signal.SIGINT)
         if forked:
-            self.process = Forked([*command, *SMALL], settings, Path(path), preloaded=TRAINER_MODULES, blocked=blocked)
+            self.process = Forked([*command, *SMALL], settings, Path(path))
             return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        # As a careless parent starts it: with the signals blocked, which is inherited.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         try:
             self.process = subprocess.Popen(
                 [sys.executable, *command, *SMALL],

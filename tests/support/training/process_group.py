@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
-from tests.support.forked import TRAINER_MODULES, context
+from tests.support.training.forked import context
 
 Result = dict[str, Any]
 
@@ -59,7 +59,7 @@ class ProcessGroup:
         """Start ``ranks`` of ``world``, by default all, to meet at ``port``, by default any free one."""
         from precision_trainer.distributed.launch import free_port
 
-        server = context(TRAINER_MODULES)
+        server = context()
         self.port = port or free_port()
         self._pipes: list[Connection] = []
         self._processes = []

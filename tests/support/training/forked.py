@@ -1,4 +1,4 @@
-"""Processes forked from a server that has imported what takes most of their start: torch, or the operator."""
+"""Processes forked from a server that has imported torch, which takes most of a trainer's start."""
 
 from __future__ import annotations
 
@@ -14,36 +14,26 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-TRAINER_MODULES = ("torch", "torch._dynamo", "torch.nn.parallel.distributed")
+PRELOADED = ("torch", "torch._dynamo", "torch.nn.parallel.distributed")
 """Torch, what the first step of any training imports of it, and what DDP does."""
-OPERATOR_MODULES = ("precision_operator.app",)
 
 
-def context(preloaded: Sequence[str]) -> ForkServerContext:
-    """Of the server that this process has, or starts with its first fork: then with the ``preloaded`` modules."""
+def context() -> ForkServerContext:
+    """Of the server that this process has, or starts with its first fork."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(list(preloaded))
+    found.set_forkserver_preload(list(PRELOADED))
     return found
 
 
 class Forked:
     """``python -m module arguments``, forked: as much of ``subprocess.Popen`` as is asked of it."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        env: Mapping[str, str],
-        output: Path,
-        *,
-        preloaded: Sequence[str],
-        blocked: Sequence[signal.Signals] = (),
-    ) -> None:
-        """``command``: from ``-m`` on. It writes to the end of ``output``. ``blocked``: signals that its parent blocks."""
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], output: Path) -> None:
+        """``command``: from ``-m`` on. It writes to the end of ``output``."""
         option, *command = command
         assert option == "-m", f"{option}: expected a module"
-        server = context(preloaded)
-        mine, its = server.Pipe(duplex=False)
-        self._process = server.Process(target=_run, args=(command, dict(env), output, its, blocked))
+        mine, its = context().Pipe(duplex=False)
+        self._process = context().Process(target=_run, args=(command, dict(env), output, its))
         self._process.start()
         its.close()
         # Until it leads a process group: before, whoever ends it with all its children would end nobody.
@@ -73,17 +63,12 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def kill(self) -> None:
-        """SIGKILL."""
-        self.send_signal(signal.SIGKILL)
 
-
-def _run(
-    command: list[str], env: dict[str, str], output: Path, begun: Connection, blocked: Sequence[signal.Signals]
-) -> None:
+def _run(command: list[str], env: dict[str, str], output: Path, begun: Connection) -> None:
     os.setsid()
     begun.close()
-    signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    # As a careless parent starts it: see Process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
