@@ -18,7 +18,7 @@ from precision_trainer.errors import CheckpointError, ConfigError
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import next_byte_loss
 from precision_trainer.values.request import PrecisionRequest
-from tests.support.forked import TRAINER_MODULES, context
+from tests.support.training.forked import context
 from tests.support.training.steps import BATCH, BF16, FP16, FP32, make, step, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -222,7 +222,7 @@ def _killed_while_it_writes(path: Path) -> None:
 def test_what_killed_processes_left_is_gone_with_the_next_file(tmp_path: Path) -> None:
     path = tmp_path / "one.pt"
     for _ in range(2):
-        killed = context(TRAINER_MODULES).Process(target=_killed_while_it_writes, args=(path,))
+        killed = context().Process(target=_killed_while_it_writes, args=(path,))
         killed.start()
         killed.join(120)
         assert killed.exitcode == -signal.SIGKILL
