@@ -9,16 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer
+from precision_trainer import ExtendedFP16Trainer
 from precision_trainer.checkpoint import plain
 from precision_trainer.errors import CheckpointError
 from precision_trainer.store.checkpointer import Checkpointer
 from precision_trainer.store.checkpoints import CheckpointStore
 from precision_trainer.store.choice import begin_from
 from precision_trainer.values.logs import JsonLog
-
-WIDTH = 8
-Make = Callable[[torch.nn.Module], torch.optim.Optimizer]
+from tests.support.training.saving import WIDTH, Make, fp32_trainer, same, train_on
 
 OPTIMIZERS: dict[str, Make] = {
     "ASGD": lambda model: torch.optim.ASGD(model.parameters(), t0=2),
@@ -48,32 +46,20 @@ def _trainer(make: Make) -> ExtendedFP16Trainer:
     # Muon takes matrices only.
     vectors = make is not OPTIMIZERS["Muon"]
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH, bias=vectors), torch.nn.Linear(WIDTH, 3, bias=vectors))
-    return ExtendedFP16Trainer(model, make(model), ExtendedFP16Config(enabled=False), "cpu")
-
-
-def _train(trainer: ExtendedFP16Trainer, steps: int = 3) -> dict[str, torch.Tensor]:
-    """The weights after so many more steps."""
-    for _ in range(steps):
-        data = torch.full((2, WIDTH), 1.0 + trainer.step)
-        trainer.backward_and_step(trainer.training_step(data, lambda model, batch: model(batch).square().mean()))
-    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
-
-
-def _equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(value, second[name]) for name, value in first.items())
+    return fp32_trainer(make, model)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_goes_on_from_a_file_as_if_it_had_not_ended(name: str, tmp_path: Path) -> None:
     first, path = _trainer(OPTIMIZERS[name]), tmp_path / "one.pt"
-    _train(first)
+    train_on(first)
     first.save_checkpoint(path)
-    expected = _train(first)
+    expected = train_on(first)
     second = _trainer(OPTIMIZERS[name])
     second.load_checkpoint(path)
-    assert _equal(expected, _train(second))
+    assert same(expected, train_on(second))
     first.load_checkpoint(path)  # over a state that is there
-    assert _equal(expected, _train(first))
+    assert same(expected, train_on(first))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -85,14 +71,14 @@ def test_training_goes_on_from_a_directory_as_if_it_had_not_ended(name: str, tmp
 
     first = _trainer(OPTIMIZERS[name])
     kept = checkpointer(first)
-    _train(first)
+    train_on(first)
     first.drain()
     kept.finish()
     kept.close()
     second = _trainer(OPTIMIZERS[name])
     checkpointer(second).close()
     assert second.step == 3
-    assert _equal(_train(first), _train(second))
+    assert same(train_on(first), train_on(second))
 
 
 def _load(trainer: ExtendedFP16Trainer, path: Path) -> None:
@@ -109,7 +95,7 @@ def test_a_file_of_a_default_optimizer_loads_into_a_fused_one(
     load: Callable[[ExtendedFP16Trainer, Path], None], kind: type[torch.optim.Adam], tmp_path: Path
 ) -> None:
     source, path = _trainer(lambda model: kind(model.parameters())), tmp_path / "old.pt"
-    _train(source)
+    train_on(source)
     assert source.optimizer.param_groups[0]["fused"] is None
     torch.save(
         {"model_state_dict": source.model.state_dict(), "optimizer_state_dict": source.optimizer.state_dict()}, path
@@ -118,13 +104,13 @@ def test_a_file_of_a_default_optimizer_loads_into_a_fused_one(
     load(target, path)
     assert target.optimizer.param_groups[0]["fused"] is True
     assert target.optimizer.state_dict()["state"].keys() == source.optimizer.state_dict()["state"].keys()
-    _train(target)
+    train_on(target)
 
 
 @pytest.mark.parametrize("name", ["row_var", "col_var", "variance"])
 def test_a_factored_moment_of_another_shape_is_refused(name: str, tmp_path: Path) -> None:
     trainer, path = _trainer(OPTIMIZERS["Adafactor"]), tmp_path / "one.pt"
-    _train(trainer)
+    train_on(trainer)
     moments = copy.deepcopy(trainer.optimizer.state_dict())
     entry = next(entry for entry in moments["state"].values() if name in entry)
     entry[name] = torch.zeros(7, 7)
@@ -150,12 +136,12 @@ class _Projected(torch.optim.Optimizer):
 
 def test_a_state_of_its_own_shape_is_taken_over_and_compared_where_there_is_one(tmp_path: Path) -> None:
     first, path = _trainer(_Projected), tmp_path / "one.pt"
-    _train(first)
+    train_on(first)
     first.save_checkpoint(path)
-    expected = _train(first)
+    expected = train_on(first)
     second = _trainer(_Projected)
     second.load_checkpoint(path)
-    assert _equal(expected, _train(second))
+    assert same(expected, train_on(second))
     for entry in second.optimizer.state.values():
         entry["mean"] = torch.zeros(2)
     with pytest.raises(CheckpointError, match=r"mean: expected \(2,\), found \(1,\)"):
@@ -178,19 +164,19 @@ class _Averaged(torch.optim.Optimizer):
 
 def test_a_number_that_an_optimizer_of_ones_own_keeps_is_taken_over(tmp_path: Path) -> None:
     first, path = _trainer(_Averaged), tmp_path / "one.pt"
-    _train(first)
+    train_on(first)
     first.save_checkpoint(path)
-    expected = _train(first)
+    expected = train_on(first)
     second = _trainer(_Averaged)
     second.load_checkpoint(path)
-    assert _equal(expected, _train(second))
+    assert same(expected, train_on(second))
     first.load_checkpoint(path)
-    assert _equal(expected, _train(first))
+    assert same(expected, train_on(first))
 
 
 def test_a_number_where_an_optimizer_of_ones_own_has_a_tensor_is_refused(tmp_path: Path) -> None:
     trainer, path = _trainer(_Projected), tmp_path / "one.pt"
-    _train(trainer)
+    train_on(trainer)
     moments = copy.deepcopy(trainer.optimizer.state_dict())
     for entry in moments["state"].values():
         entry["mean"] = 1.0

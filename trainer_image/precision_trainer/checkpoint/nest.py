@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 import torch
 
 from ..errors import CheckpointError
+from .tensors import is_larger_than_stored
 
 T = TypeVar("T")
 _REASON = "WeightsUnpickler error: "
@@ -26,7 +27,7 @@ def as_saved(value: T) -> T:
 
 def _as_saved(value: object) -> object:
     if isinstance(value, torch.Tensor):
-        return value.clone(memory_format=torch.contiguous_format) if _is_larger_than_stored(value) else value
+        return value.clone(memory_format=torch.contiguous_format) if is_larger_than_stored(value) else value
     if isinstance(value, dict):
         items = {key: _as_saved(item) for key, item in value.items()}
         if all(items[key] is item for key, item in value.items()):
@@ -71,9 +72,3 @@ def _without_data(value: object) -> object:
     if type(value) in (list, tuple):
         return [_without_data(item) for item in cast("list[object]", value)]
     return value
-
-
-def _is_larger_than_stored(value: torch.Tensor) -> bool:
-    if value.layout is not torch.strided or value.is_meta:
-        return False
-    return value.numel() * value.element_size() > value.untyped_storage().nbytes()

@@ -199,9 +199,8 @@ def _check_kept(name: object, value: object, what: str, of: tuple[torch.Tensor, 
     """What is kept under ``name``; ``of``: the parameter, and its optimizer."""
     if not isinstance(value, torch.Tensor):
         counts = name == "step" and _is_count(value) and of is not None and _is_torchs(of[1])
-        if (
-            of is not None and value is not None and not counts and _is_tensor(name, *of)
-        ):  # SGD without momentum keeps None
+        # SGD without momentum keeps None.
+        if of is not None and value is not None and not counts and _is_tensor(name, *of):
             raise CheckpointError(f"{what}: expected a tensor {name}, found {value!r}; it is damaged")
         return
     check_dense(value, f"{what}: {name}")

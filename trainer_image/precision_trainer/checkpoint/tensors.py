@@ -18,9 +18,22 @@ def check_dense(tensor: torch.Tensor, what: str) -> None:
     """
     if tensor.layout is not torch.strided or tensor.is_meta:
         raise CheckpointError(f"{what}: expected a dense tensor with data, found {tensor.layout} on {tensor.device}")
-    stored, claimed = tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()
+    stored, claimed = _sizes_bytes(tensor)
     if claimed > stored:
         raise CheckpointError(f"{what}: expected at most {stored} bytes as stored, found a shape of {claimed} bytes")
+
+
+def is_larger_than_stored(tensor: torch.Tensor) -> bool:
+    """Whether some of its numbers lie in memory once for several, as in one made by ``expand()``."""
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return False
+    stored, claimed = _sizes_bytes(tensor)
+    return claimed > stored
+
+
+def _sizes_bytes(tensor: torch.Tensor) -> tuple[int, int]:
+    """What its storage has, and what its shape asks for."""
+    return tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()
 
 
 def load_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:

@@ -211,9 +211,9 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode, *, j
 
 def is_quiet(means: Sequence[float], world_size: int, running: PrecisionMode, *, joins: bool) -> bool:
     """Whether it is what nearly every step says: nothing asked, nothing found, all ranks in one mode. See :func:`decode`."""
-    header = list(means[:HEADER])
-    if header == _quiet(running, world_size):
+    if means[:HEADER] == _quiet(running, world_size):
         return True
+    header = [*means[:HEADER]]
     # Of many ranks, rounded shares of 1 add up to nearly 1.
     ones = (_LEAD, _RUNNING0 + running.code - 1, _SILENT)
     lead, ran, silent = (header[place] for place in ones)

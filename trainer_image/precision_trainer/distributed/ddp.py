@@ -195,9 +195,8 @@ def wrap(
     ways_in = {name: _of_the_model(name) for name in _CONTAINER if hasattr(type(model), name)}
     kind = type(_WithTelemetry.__name__, (_WithTelemetry,), ways_in)
     module = kind(model, telemetry, in_graph=find_unused_parameters)
-    ignored: Iterable[str] = getattr(model, _IGNORED, ())
     # As DDP sees the names now, and as it does after _hide().
-    module.__dict__[_IGNORED] = {name for one in ignored for name in (one, f"wrapped_by_precision.{one}")}
+    module.__dict__[_IGNORED] = {name for one in ignored(model) for name in (one, f"wrapped_by_precision.{one}")}
     wrapped = compat.wrap_ddp(
         module,
         device,
@@ -234,6 +233,12 @@ def alone(wrapped: DistributedDataParallel) -> Iterator[None]:
 def reduced(wrapped: DistributedDataParallel) -> None:
     """What DDP notes after a step whose gradients it has reduced: before the next one buffers are broadcast."""
     wrapped.require_forward_param_sync = True
+
+
+def ignored(model: torch.nn.Module) -> frozenset[str]:
+    """Names of parameters and buffers that DDP was told to leave alone."""
+    names: Iterable[str] = getattr(model, _IGNORED, ())
+    return frozenset(names)
 
 
 def joins(wrapped: DistributedDataParallel) -> bool:

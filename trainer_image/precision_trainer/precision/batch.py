@@ -52,9 +52,8 @@ class KeptBatch:
         left = _MAX_KEPT_BYTES
         seen = set[int]()
         for tensors in (outer, inner):
-            with contextlib.suppress(
-                Exception
-            ):  # no memory for it, or tensors that are not copied: then it is not kept
+            # No memory for it, or tensors that are not copied: then it is not kept.
+            with contextlib.suppress(Exception):
                 found = [tensor for tensor in tensors if id(tensor) not in seen]
                 size = sum(tensor.numel() * tensor.element_size() for tensor in found)
                 if size <= left:

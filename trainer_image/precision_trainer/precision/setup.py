@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
+from ..distributed import ddp
 from ..errors import ConfigError
 from ..values.config import FALLBACK_LINE, ExtendedFP16Config, parse_bool
 from ..values.logs import JsonLog
@@ -141,7 +142,7 @@ def check_ranks(model: torch.nn.Module, *, use_ddp: bool, rank: int, world_size:
         )
     if world_size > 1 and not use_ddp:
         raise ConfigError(f"use_ddp=False with world_size={world_size}: gradients would differ; set use_ddp=True")
-    ignored = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ())) if world_size > 1 else set()
+    ignored = ddp.ignored(model) if world_size > 1 else frozenset()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and name in ignored:
             # Clipping and the decision to skip a step would look at another gradient on each rank.

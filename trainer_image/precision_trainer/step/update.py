@@ -51,10 +51,8 @@ class GradientUpdate:
         """
         self._optimizer = optimizer
         self._places = {parameter: place for place, parameter in enumerate(order)}
-        self._ordered: list[torch.Tensor] | None = None
-        """The optimizer's parameters in the model's order; None where that is their own order."""
-        self._order: torch.Tensor | None = None
-        """Their places among the optimizer's, [P]."""
+        self._ordered: tuple[list[torch.Tensor], torch.Tensor] | None = None
+        """The optimizer's parameters in the model's order, and their places among its own, [P]; None: the orders are one."""
         self._known: list[torch.Tensor] = []
         """The optimizer's parameters, for which the order holds."""
         self._fixed, self._adaptive = max_grad_norm > 0, adaptive
@@ -110,20 +108,23 @@ class GradientUpdate:
         self._known, self._settled = parameters, False
         last = len(self._places)
         ordered = sorted(parameters, key=lambda parameter: self._places.get(parameter, last))
-        self._ordered = None if all(map(is_, ordered, parameters)) else ordered
-        places = {parameter: place for place, parameter in enumerate(parameters)}
-        self._order = torch.tensor([places[parameter] for parameter in ordered], device=self._one.device)
+        self._ordered = None
+        if not all(map(is_, ordered, parameters)):
+            places = {parameter: place for place, parameter in enumerate(parameters)}
+            order = torch.tensor([places[parameter] for parameter in ordered], device=self._one.device)
+            self._ordered = ordered, order
 
     def _in_order(
         self, parameters: list[torch.Tensor], each: Sequence[torch.Tensor], norms: torch.Tensor
     ) -> torch.Tensor:
         """``norms``, [P], which are ``each`` stacked, in the model's order of ``parameters``."""
-        if self._ordered is None or self._order is None:
+        if self._ordered is None:
             return norms
-        if len(each) == len(self._ordered):
-            return norms[self._order]
+        ordered, order = self._ordered
+        if len(each) == len(ordered):
+            return norms[order]
         found = dict(zip((parameter for parameter in parameters if parameter.grad is not None), each, strict=True))
-        return torch.stack([found[parameter] for parameter in self._ordered if parameter in found])
+        return torch.stack([found[parameter] for parameter in ordered if parameter in found])
 
     def check_others(self) -> None:
         """Refuse a loss scale where it would reach parameters that are not the optimizer's: nobody would take it out again.
