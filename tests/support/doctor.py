@@ -12,6 +12,7 @@ from precision_operator.admission.objects import GROUP, PLURALS, shipped
 from precision_operator.api.drill import Drill, DrillResult
 from precision_operator.cli import examine_installation as installation
 from precision_operator.cli import examine_operator as operator_checks
+from precision_operator.cli.release import CRDS
 from precision_operator.contract import ECHO, ECHO_NONCE
 from precision_operator.kube.port import (
     CONFIG_MAPS,
@@ -35,7 +36,7 @@ OURS = {"app.kubernetes.io/part-of": "genesis-precision"}
 def installed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """An installation in which nothing is amiss but that nobody has rehearsed a rollback."""
     fake = cli.fake
-    fake.put(installation.CRDS, {"metadata": {"name": f"{POLICIES.plural}.{POLICIES.group}", "namespace": ""}})
+    fake.put(CRDS, {"metadata": {"name": f"{POLICIES.plural}.{POLICIES.group}", "namespace": ""}})
     operator: Any = {"metadata": {"name": "precision-operator", "namespace": "precision-system", "labels": OURS}}
     volumes = [{"name": "tmp", "emptyDir": {}}, {"name": "config", "configMap": {"name": "settings"}}]
     pod: Any = {"serviceAccountName": "precision-operator", "volumes": volumes}

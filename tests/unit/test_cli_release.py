@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from precision_operator.api.state import Phase
+from precision_operator.cli.release import CRDS
 from precision_operator.errors import Forbidden, NotFound
-from precision_operator.kube.port import DEPLOYMENTS, POLICIES, JsonObject, Resource
+from precision_operator.kube.port import DEPLOYMENTS, POLICIES, UNCONDITIONAL, Deletion, JsonObject, Resource
 from tests.support.cli import BY_CANARY, HELD, PARTLY, A, Cli, Stands, stands
+from tests.support.fake_kube import FakeKube
 
 LEFT = stands(Phase.HELD, PARTLY, reason="PolicyDeleted", message="left", fallback=None, deletable=True)
 FINISHING = stands(Phase.ROLLING_BACK, PARTLY, reason="LossNotFinite", message="going on")
@@ -151,6 +153,45 @@ def test_uninstall_removes_what_is_ours_and_nothing_else(cli: Cli) -> None:
     assert remaining(cli) == {"theirs"}
     deleted = [plural for verb, plural, _ in cli.fake.writes if verb == "delete"]
     assert deleted.index("customresourcedefinitions") > deleted.index("mutatingadmissionpolicies")
+
+
+class KeptCrds(FakeKube):
+    """CRDs are being removed for as long as a test says."""
+
+    looks_until_gone = 10**6
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+        """See the port."""
+        if resource == CRDS:
+            self.looks_until_gone -= 1
+            if not self.looks_until_gone:
+                await super().delete(resource, namespace, name)
+        return await super().get(resource, namespace, name)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = UNCONDITIONAL) -> None:
+        """See the port."""
+        if resource != CRDS:
+            await super().delete(resource, namespace, name, deletion)
+
+
+def test_uninstall_ends_when_the_crds_are_gone(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precision_operator.cli.release._PAUSE_SECONDS", 0.0)
+    cli.fake = kept = KeptCrds()
+    kept.looks_until_gone = 3
+    installed(cli)
+    assert cli("uninstall", "--yes").endswith("removed\n")
+    assert remaining(cli) == {"theirs"}
+
+
+def test_a_crd_that_stays_fails_uninstall_with_what_kubernetes_says(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precision_operator.cli.release.GONE_SECONDS", 0.0)
+    cli.fake = KeptCrds()
+    installed(cli)
+    conditions: JsonObject = {"conditions": [{"type": "Terminating", "message": "could not list instances"}]}
+    cli.fake.objects[(CRDS.plural, "", POLICIES.qualified)]["status"] = conditions
+    said = cli("uninstall", "--yes", code=1)
+    assert "(could not list instances); install nothing before `kubectl get crd precisionpolicies" in said
+    assert "\nremoved\n" not in said
 
 
 def test_uninstall_is_refused_while_the_operator_is_installed(cli: Cli) -> None:

@@ -11,7 +11,7 @@ from precision_operator.cli.examine_operator import echo, endpoints, lease, may,
 from precision_operator.cli.findings import Diagnosis, error, ok, warning
 from precision_operator.cli.installed import install_line, meta
 from precision_operator.cli.output import age
-from precision_operator.cli.release import PART_OF
+from precision_operator.cli.release import CRDS, PART_OF
 from precision_operator.cli.session import CommandRefused, Session
 from precision_operator.cli.write import user_of
 from precision_operator.core.rollback.drill import due
@@ -19,7 +19,6 @@ from precision_operator.errors import Forbidden, KubeError, NotFound
 from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, INCIDENTS, PODS, POLICIES, JsonObject, Resource
 
 PROMETHEUS_RULES = Resource("monitoring.coreos.com", "v1", "prometheusrules")
-CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 _Check = Callable[[Session], AsyncIterator[Diagnosis]]
 _SKEW_SECONDS = 5.0
 

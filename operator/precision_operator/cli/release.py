@@ -1,7 +1,9 @@
 """``holds``, ``release`` and ``uninstall``: what rollbacks keep in the fallback, and how that ends."""
 
 import argparse
+import asyncio
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
@@ -12,7 +14,8 @@ from rich.text import Text
 from precision_operator.admission.objects import GROUP, PLURALS, VERSIONS
 from precision_operator.api.commands import RELEASE_VERB
 from precision_operator.api.state import Phase
-from precision_operator.api.wire import format_time, mapping, text
+from precision_operator.api.text import bounded
+from precision_operator.api.wire import format_time, mapping, sequence, text
 from precision_operator.cli.flags import Commands
 from precision_operator.cli.output import age, console, said, table, write_json
 from precision_operator.cli.session import CommandRefused, Session, Target
@@ -23,7 +26,13 @@ from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, INCIDENTS, PO
 PART_OF = "app.kubernetes.io/part-of=genesis-precision"
 """What the chart and manifests/base put on all that they install."""
 
-_CRDS = tuple(resource.qualified for resource in (POLICIES, ASSIGNMENTS, INCIDENTS))
+_OURS = tuple(resource.qualified for resource in (POLICIES, ASSIGNMENTS, INCIDENTS))
+CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+
+GONE_SECONDS = 330.0
+"""Until Kubernetes has removed a CRD: it may lose track of one, and looks at all of them again every 5 minutes."""
+_TELL_SECONDS = 5.0
+_PAUSE_SECONDS = 0.5
 
 
 def register(commands: Commands, common: argparse.ArgumentParser) -> None:
@@ -156,8 +165,9 @@ async def _uninstall(session: Session, arguments: argparse.Namespace) -> int:
     targets = await session.policies(everywhere=True, installed=False)
     held = [target for target in targets if target.state.holds]
     kinds = ",".join(f"{plural}.{GROUP}" for plural in PLURALS.values())
-    lines = (session.everywhere("delete", kinds, "-l", PART_OF), session.everywhere("delete", "crd", *_CRDS))
+    lines = (session.everywhere("delete", kinds, "-l", PART_OF), session.everywhere("delete", "crd", *_OURS))
     confirmed = bool(arguments.yes) and not arguments.dry_run
+    incidents = await session.listed(INCIDENTS, "", installed=False)
     running = await session.api.list(DEPLOYMENTS, "", label_selector=PART_OF) if confirmed else ()
     if running:
         name, namespace = (text(mapping(running[0].get("metadata")).get(field)) for field in ("name", "namespace"))
@@ -165,16 +175,18 @@ async def _uninstall(session: Session, arguments: argparse.Namespace) -> int:
             f"the operator is still installed, as Deployment {namespace}/{name}; `helm uninstall` its release first"
         )
     if arguments.output == "json":
-        report = {"held": [_json(session, target) for target in held], "policies": len(targets), "kubectl": lines}
-        write_json({**report, "confirmed": confirmed})
+        report = {"held": [_json(session, target) for target in held], "kubectl": lines, "confirmed": confirmed}
+        write_json({**report, "policies": len(targets), "incidents": len(incidents)})
     elif arguments.dry_run:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
     else:
-        out, what = console(), f"admission, the CRDs, policies ({len(targets)}), incidents"
+        what = f"admission, the CRDs, policies ({len(targets)}), incidents ({len(incidents)})"
+        out = console()
         out.print(_of_held(session, held) if held else "nothing is held in any namespace")
         out.print(f"removing: {what}" if confirmed else f"would be removed: {what}; to do it, add --yes")
     if confirmed:
         await _remove(session.api)
+        await _wait_until_gone(session)
         if arguments.output != "json":
             console().print("removed")
     return 0
@@ -188,6 +200,39 @@ async def _remove(api: KubeApi) -> None:
             for body in await api.list(resource, "", label_selector=PART_OF):
                 with suppress(NotFound):  # the other version has shown it already
                     await api.delete(resource, "", text(mapping(body.get("metadata")).get("name")))
-    for name in _CRDS:
+    for name in _OURS:
         with suppress(NotFound):
-            await api.delete(Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions"), "", name)
+            await api.delete(CRDS, "", name)
+
+
+async def _wait_until_gone(session: Session) -> None:
+    """Wait for the CRDs: a release that is installed while they go starts with them, and is left without.
+
+    Raises:
+        CommandRefused: one is still there; with what Kubernetes says of it.
+    """
+    since, told = time.monotonic(), False
+    for name in _OURS:
+        while (why := await _removal(session.api, name)) is not None:
+            waited = time.monotonic() - since
+            if waited >= GONE_SECONDS:
+                look = session.everywhere("get", "crd", name)
+                raise CommandRefused(
+                    f"{name}: expected Kubernetes to have removed it, found it after {waited:.0f} s ({why}); "
+                    f"install nothing before `{look}` finds none"
+                )
+            if waited >= _TELL_SECONDS and not told:
+                told = True
+                sys.stderr.write(f"waiting until Kubernetes has removed {name}; this may take 5 minutes\n")
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _removal(api: KubeApi, name: str) -> str | None:
+    """What Kubernetes says of the removal of a CRD; None: it is gone."""
+    try:
+        found = await api.get(CRDS, "", name)
+    except NotFound:
+        return None
+    conditions = map(mapping, sequence(mapping(found.get("status")).get("conditions")))
+    told = [text(condition.get("message")) for condition in conditions if condition.get("type") == "Terminating"]
+    return bounded(told[0]) if told else "it says nothing"

@@ -23,6 +23,9 @@ from precision_operator.reasons import Reason
 
 Answered = TypeVar("Answered")
 
+READ_RETRIES = 10
+"""As many as kubectl has."""
+
 _DEFAULT_KUBECONFIG = Path("~/.kube/config")
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -73,8 +76,8 @@ class Session:
         ``installed``: a CRD that is not there is an error.
         """
         where = "" if everywhere else self.namespace
-        bodies = {_key(body): body for body in await self._listed(POLICIES, where, installed=installed)}
-        records = {_key(body): body for body in await self._listed(ASSIGNMENTS, where, installed=installed)}
+        bodies = {_key(body): body for body in await self.listed(POLICIES, where, installed=installed)}
+        records = {_key(body): body for body in await self.listed(ASSIGNMENTS, where, installed=installed)}
         return tuple(_target(bodies.get(key), records.get(key)) for key in sorted({*bodies, *records}))
 
     async def policy(self, name: str | None) -> Target:
@@ -97,7 +100,8 @@ class Session:
             )
         return found[0]
 
-    async def _listed(self, resource: Resource, where: str, *, installed: bool) -> Sequence[JsonObject]:
+    async def listed(self, resource: Resource, where: str, *, installed: bool) -> Sequence[JsonObject]:
+        """All of a kind in a namespace, or in all; ``installed``: a CRD that is not there is an error."""
         try:
             return await _readable(self.api.list(resource, where))
         except NotFound:
@@ -170,7 +174,8 @@ async def _connected(arguments: argparse.Namespace, verb: ClusterVerb[Answered])
 
     kubeconfig = _kubeconfig(arguments.kubeconfig)
     namespace = arguments.namespace or _namespace(kubeconfig, arguments.context)
-    client = await KubeClient.connect(Access(kubeconfig, arguments.context), program="kubectl-precision")
+    access = Access(kubeconfig, arguments.context)
+    client = await KubeClient.connect(access, program="kubectl-precision", read_retries=READ_RETRIES)
     try:
         return await verb(Session(client, namespace, given_flags(arguments)), arguments)
     finally:

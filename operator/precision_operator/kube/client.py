@@ -16,7 +16,7 @@ from kubernetes.aio.client.rest import RESTClientObject, RESTResponse
 
 from precision_operator import __version__
 from precision_operator.api.wire import mapping, sequence, text
-from precision_operator.errors import AnswerTooLarge, KubeError, NotFound, Unavailable
+from precision_operator.errors import AnswerTooLarge, KubeError, NotFound, TooManyRequests, Unavailable
 from precision_operator.kube.access import Access, authorization, load_configuration
 from precision_operator.kube.answers import error_of, parsed_object, unread_object
 from precision_operator.kube.port import (
@@ -56,6 +56,9 @@ EVICTION_SECONDS = 12.0
 replaced by another of its name conflicts (EvictionsRetry in pkg/registry/core/pod/storage/eviction.go).
 """
 
+LONGEST_PAUSE_SECONDS = 10.0
+"""Before a read is tried again, whatever the API server asks for."""
+
 RequestHook = Callable[[str, str, str], None]
 """Called once a request with (verb, resource, result); result is ``Success`` or an error's reason."""
 
@@ -75,6 +78,7 @@ class KubeClient:
         timeout_seconds: float = 10.0,
         on_request: RequestHook = _nothing,
         program: str = FIELD_MANAGER,
+        read_retries: int = 0,
     ) -> None:
         configuration.connection_pool_maxsize = concurrent_writes + READ_CONNECTIONS
         configuration.retries = None
@@ -86,6 +90,7 @@ class KubeClient:
         self._timeout_of_eviction = aiohttp.ClientTimeout(total=timeout_seconds + EVICTION_SECONDS)
         self._timeout_anew = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
         self._on_request = on_request
+        self._read_retries = read_retries
         self._headers = {"User-Agent": f"{program}/{__version__}"}
         self._manager = urlencode({"fieldManager": program})
 
@@ -98,8 +103,12 @@ class KubeClient:
         timeout_seconds: float = 10.0,
         on_request: RequestHook = _nothing,
         program: str = FIELD_MANAGER,
+        read_retries: int = 0,
     ) -> Self:
-        """A client for this access; opens no connection yet. ``program``: who manages what it patches.
+        """A client for this access; opens no connection yet.
+
+        ``program``: who manages what it patches. ``read_retries``: how often a read that the API server puts off is tried
+        again. One that has not read a CRD's objects yet puts everybody off for a second.
 
         Raises:
             ConfigurationError: the access cannot be used.
@@ -110,6 +119,7 @@ class KubeClient:
             timeout_seconds=timeout_seconds,
             on_request=on_request,
             program=program,
+            read_retries=read_retries,
         )
 
     async def close(self) -> None:
@@ -252,23 +262,34 @@ class KubeClient:
         within: aiohttp.ClientTimeout | None = None,
         most_bytes: int | None = None,
     ) -> JsonObject:
-        """One request, counted by its result. ``read``: how a success is read, where not as JSON."""
+        """One answer, and each request counted by its result. ``read``: how a success is read, where not as JSON."""
         what, url, timeout = f"{method} {path}", f"{self._configuration.host}{path}", within or self._timeout
-        try:
-            headers = {**self._headers, "Content-Type": content_type, "Accept": accept, **await self._authorization()}
-            with _reaching(what, late=f"no answer within {timeout.total} s"):
-                response = await self._rest.request(  # type: ignore[no-untyped-call]
-                    method, url, headers=headers, body=body, _request_timeout=timeout
-                )
-                raw = await (response.read() if most_bytes is None else _start(response, most_bytes + 1))
-            if most_bytes is not None and len(raw) > most_bytes:
-                raise AnswerTooLarge(f"{what}: expected at most {most_bytes} bytes, found more")
-            answer = _success(what, response.status, raw, response.headers, read)
-        except KubeError as error:
-            self._on_request(verb, resource.plural, error.reason)
-            raise
-        self._on_request(verb, resource.plural, "Success")
-        return answer
+        retries = self._read_retries if method == "GET" else 0
+        while True:
+            try:
+                headers = {
+                    **self._headers,
+                    "Content-Type": content_type,
+                    "Accept": accept,
+                    **await self._authorization(),
+                }
+                with _reaching(what, late=f"no answer within {timeout.total} s"):
+                    response = await self._rest.request(  # type: ignore[no-untyped-call]
+                        method, url, headers=headers, body=body, _request_timeout=timeout
+                    )
+                    raw = await (response.read() if most_bytes is None else _start(response, most_bytes + 1))
+                if most_bytes is not None and len(raw) > most_bytes:
+                    raise AnswerTooLarge(f"{what}: expected at most {most_bytes} bytes, found more")
+                answer = _success(what, response.status, raw, response.headers, read)
+            except KubeError as error:
+                self._on_request(verb, resource.plural, error.reason)
+                if not retries or not isinstance(error, TooManyRequests):
+                    raise
+                retries -= 1
+                await asyncio.sleep(min(error.retry_after_seconds, LONGEST_PAUSE_SECONDS))
+            else:
+                self._on_request(verb, resource.plural, "Success")
+                return answer
 
     async def _authorization(self) -> Mapping[str, str]:
         try:

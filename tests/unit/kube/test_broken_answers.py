@@ -16,20 +16,24 @@ from precision_operator.kube.port import PODS
 
 
 @asynccontextmanager
-async def _answering(raw: bytes, on_request: RequestHook = lambda *_: None) -> AsyncIterator[KubeClient]:
-    """A client of a server that gives every request the same raw answer, or none."""
+async def _answering(
+    *raw: bytes, on_request: RequestHook = lambda *_: None, read_retries: int = 0
+) -> AsyncIterator[KubeClient]:
+    """A client of a server that gives these raw answers, or none, and the last one to all that ask again."""
+    answers = list(raw)
     writers: list[asyncio.StreamWriter] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
         await reader.readuntil(b"\r\n\r\n")
-        if raw:
-            writer.write(raw)
+        said = answers.pop(0) if len(answers) > 1 else answers[0]
+        if said:
+            writer.write(said)
             await writer.drain()
             writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    client = _client(server.sockets[0].getsockname()[1], on_request)
+    client = _client(server.sockets[0].getsockname()[1], on_request, read_retries)
     yield client
     await client.close()
     server.close()
@@ -38,9 +42,9 @@ async def _answering(raw: bytes, on_request: RequestHook = lambda *_: None) -> A
         await writer.wait_closed()
 
 
-def _client(port: int, on_request: RequestHook = lambda *_: None) -> KubeClient:
+def _client(port: int, on_request: RequestHook = lambda *_: None, read_retries: int = 0) -> KubeClient:
     host = Configuration(host=f"http://127.0.0.1:{port}")
-    return KubeClient(host, timeout_seconds=0.5, on_request=on_request)
+    return KubeClient(host, timeout_seconds=0.5, on_request=on_request, read_retries=read_retries)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,40 @@ async def test_nobody_there_is_unavailable() -> None:
 async def test_a_log_that_breaks_off_is_counted_as_every_request_is() -> None:
     counted: list[tuple[str, str, str]] = []
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\nConnection: close\r\n\r\n{"
-    async with _answering(raw, lambda *request: counted.append(request)) as client:
+    async with _answering(raw, on_request=lambda *request: counted.append(request)) as client:
         with pytest.raises(Unavailable):
             await client.log("n", "p", "trainer", since="2026-01-01T00:00:00Z")
     assert counted == [("get", "pods/log", "Unavailable")]
+
+
+PUT_OFF = b"HTTP/1.1 429 X\r\nRetry-After: 0\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+FOUND = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+
+
+@pytest.mark.parametrize("read_retries", [0, 1])
+async def test_a_read_that_is_put_off_more_often_than_it_may_be_tried_again_fails(read_retries: int) -> None:
+    counted: list[tuple[str, str, str]] = []
+    answers = (PUT_OFF, PUT_OFF, FOUND)
+    async with _answering(*answers, on_request=lambda *r: counted.append(r), read_retries=read_retries) as client:
+        with pytest.raises(TooManyRequests):
+            await client.get(PODS, "n", "p")
+    assert len(counted) == 1 + read_retries
+
+
+async def test_a_read_that_is_put_off_is_tried_again_and_each_request_is_counted() -> None:
+    counted: list[tuple[str, str, str]] = []
+    async with _answering(
+        PUT_OFF, FOUND, on_request=lambda *request: counted.append(request), read_retries=2
+    ) as client:
+        assert await client.get(PODS, "n", "p") == {}
+    assert counted == [("get", "pods", "TooManyRequests"), ("get", "pods", "Success")]
+
+
+async def test_a_write_that_is_put_off_is_not_tried_again() -> None:
+    counted: list[tuple[str, str, str]] = []
+    async with _answering(
+        PUT_OFF, FOUND, on_request=lambda *request: counted.append(request), read_retries=2
+    ) as client:
+        with pytest.raises(TooManyRequests):
+            await client.delete(PODS, "n", "p")
+    assert counted == [("delete", "pods", "TooManyRequests")]
