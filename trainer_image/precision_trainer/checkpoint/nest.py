@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import sys
+from collections.abc import Callable
 from typing import TypeVar, cast
 
 import torch
@@ -17,27 +18,41 @@ _REASON = "WeightsUnpickler error: "
 """Before what torch has against a file, after much that is of no use here."""
 
 
+def mapped(nest: object, change: Callable[[object], object], *, plain: bool = False) -> object:
+    """The same nest of dictionaries, lists and tuples, with what ``change`` makes of everything else in it.
+
+    Args:
+        nest: is not written to.
+        change: given each value that is none of these, in their order.
+        plain: each dictionary becomes a new one of Python's own; else one in which nothing changes is given as it is, and
+            another is copied with all that belongs to its class.
+    """
+    if isinstance(nest, dict):
+        items = {key: mapped(item, change, plain=plain) for key, item in nest.items()}
+        if plain:
+            return items
+        if all(items[key] is item for key, item in nest.items()):
+            return nest
+        changed = copy.copy(nest)  # a model's state has its modules' versions beside it
+        changed.update(items)
+        return changed
+    if isinstance(nest, (list, tuple)):
+        entries = [mapped(item, change, plain=plain) for item in nest]
+        return tuple(entries) if isinstance(nest, tuple) else entries  # no class of a script's can be loaded
+    return change(nest)
+
+
 def as_saved(value: T) -> T:
     """The same nest with numbers of NumPy as Python's, and each expanded tensor as large as it looks; else as it is.
 
     A learning rate that a script computed with NumPy is a class of NumPy's in the file, and no safe load takes it.
     """
-    return cast(T, _as_saved(value))
+    return cast(T, mapped(value, _as_saved))
 
 
 def _as_saved(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return value.clone(memory_format=torch.contiguous_format) if is_larger_than_stored(value) else value
-    if isinstance(value, dict):
-        items = {key: _as_saved(item) for key, item in value.items()}
-        if all(items[key] is item for key, item in value.items()):
-            return value
-        changed = copy.copy(value)  # a model's state has its modules' versions beside it
-        changed.update(items)
-        return changed
-    if isinstance(value, (list, tuple)):
-        entries = [_as_saved(item) for item in value]
-        return tuple(entries) if isinstance(value, tuple) else entries  # no class of a script's can be loaded
     numpy = sys.modules.get("numpy")
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
@@ -45,12 +60,14 @@ def _as_saved(value: object) -> object:
 def check_loads(state: object, what: str) -> None:
     """Refuse what a safe load would refuse: a good file would have been replaced by one that is of no use.
 
+    ``state``: as :func:`as_saved` gives it.
+
     Raises:
         CheckpointError: with what is wrong in it.
     """
     buffer = io.BytesIO()
     try:
-        torch.save(_without_data(state), buffer)
+        torch.save(mapped(state, _without_data), buffer)
         buffer.seek(0)
         torch.load(buffer, weights_only=True)
     except Exception as error:
@@ -63,12 +80,4 @@ def check_loads(state: object, what: str) -> None:
 
 
 def _without_data(value: object) -> object:
-    if type(value) in (torch.Tensor, torch.nn.Parameter):
-        return None
-    if isinstance(value, dict):
-        emptied = copy.copy(value)
-        emptied.update({key: _without_data(item) for key, item in value.items()})
-        return emptied
-    if type(value) in (list, tuple):
-        return [_without_data(item) for item in cast("list[object]", value)]
-    return value
+    return None if type(value) in (torch.Tensor, torch.nn.Parameter) else value

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from .nest import mapped
+
 
 class Staging:
     """Host buffers, made at the first snapshot and used again: fresh memory costs more than the copy (page faults).
@@ -12,7 +14,8 @@ class Staging:
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[tuple[object, ...], torch.Tensor] = {}
+        self._buffers: list[torch.Tensor] = []
+        """In the order of the tensors in the nest: it seldom changes from one snapshot to the next."""
         self._copied: list[torch.cuda.Event] = []
 
     def take(self, state: object) -> object:
@@ -22,10 +25,21 @@ class Staging:
         step cannot overtake it. :meth:`wait` before reading.
         """
         sources: list[torch.Tensor] = []
-        targets: list[torch.Tensor] = []
-        copied = self._walk(state, (), sources, targets)
+        left, self._buffers = iter(self._buffers), []
+
+        def staged(value: object) -> object:
+            if not isinstance(value, torch.Tensor):
+                return value
+            source, buffer = value.detach(), next(left, None)
+            if buffer is None or buffer.shape != source.shape or buffer.dtype != source.dtype:
+                buffer = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
+            sources.append(source)
+            self._buffers.append(buffer)
+            return buffer
+
+        copied = mapped(state, staged, plain=True)
         with torch.no_grad():
-            torch._foreach_copy_(targets, sources, non_blocking=True)
+            torch._foreach_copy_(self._buffers, sources, non_blocking=True)
         self._copied = []
         # Not the current device's stream: the model may be on another one, or on several.
         for device in {source.device for source in sources if source.is_cuda}:
@@ -37,22 +51,3 @@ class Staging:
         """Block until the snapshot is complete. For the thread that writes it."""
         for event in self._copied:
             event.synchronize()
-
-    def _walk(
-        self, value: object, path: tuple[object, ...], sources: list[torch.Tensor], targets: list[torch.Tensor]
-    ) -> object:
-        if isinstance(value, torch.Tensor):
-            source = value.detach()
-            buffer = self._buffers.get(path)
-            if buffer is None or buffer.shape != source.shape or buffer.dtype != source.dtype:
-                buffer = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
-                self._buffers[path] = buffer
-            sources.append(source)
-            targets.append(buffer)
-            return buffer
-        if isinstance(value, dict):
-            return {key: self._walk(item, (*path, key), sources, targets) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            entries = [self._walk(item, (*path, n), sources, targets) for n, item in enumerate(value)]
-            return tuple(entries) if isinstance(value, tuple) else entries  # no class of a script's can be loaded
-        return value
