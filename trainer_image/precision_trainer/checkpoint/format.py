@@ -13,6 +13,7 @@ import torch
 
 from ..errors import CheckpointError
 from ..values.modes import WIRE_NAMES
+from ..values.numbers import is_whole
 from ..values.request import MAX_GENERATION
 from .optimizer import check_optimizer
 from .rng import check_random_state
@@ -131,9 +132,8 @@ def _check_numbers(raw: dict[str, object], where: Path) -> None:
         ("samples", 0, 2**63 - 1),
         ("generation", 0, MAX_GENERATION),
     ):
-        value = raw[key]
-        if not isinstance(value, int) or not low <= value <= high:
-            raise CheckpointError(f"{where}: {key} {value!r}: expected a whole number in [{low}, {high}]")
+        if not is_whole(raw[key], low, high):
+            raise CheckpointError(f"{where}: {key} {raw[key]!r}: expected a whole number in [{low}, {high}]")
     if raw["mode"] not in WIRE_NAMES:
         raise CheckpointError(f"{where}: mode {raw['mode']!r}: expected one of {', '.join(WIRE_NAMES)}")
 

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 
 from ..errors import CheckpointError
+from ..values.numbers import is_number
 from .tensors import check_dense, check_finite
 
 HOW = ("fused", "foreach", "capturable", "differentiable")
@@ -81,12 +82,7 @@ def _with_step(entry: object) -> object:
 
 
 def _is_count(value: object) -> bool:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    try:
-        return value >= 0 and math.isfinite(value)
-    except OverflowError:
-        return False
+    return is_number(value) and value >= 0
 
 
 def _with_switches(group: dict[str, object], ours: dict[str, object]) -> dict[str, object]:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
+from ..values.numbers import is_number
 from .progress import MIN_BASELINE_STEPS, StepLike
 
 POINTS = 256
@@ -174,16 +175,7 @@ def _is_readable(record: Baseline) -> bool:
     whole = (record.first_step, record.steps, record.stride, record.peak_bytes)
     known = (record.p95_seconds, record.samples_per_second, record.time, *whole[:3])
     return (
-        all(value is None or (isinstance(value, int) and _is_number(value)) for value in whole)
-        and all(map(_is_number, known))
-        and all(value is None or _is_number(value) for value in (record.success_ratio, *whole, *record.losses))
+        all(value is None or (isinstance(value, int) and is_number(value)) for value in whole)
+        and all(map(is_number, known))
+        and all(value is None or is_number(value) for value in (record.success_ratio, *whole, *record.losses))
     )
-
-
-def _is_number(value: object) -> bool:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False

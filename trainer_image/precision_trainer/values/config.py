@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NoReturn
 
 from ..errors import ConfigError
 from .modes import WIRE_NAMES, PrecisionMode
+from .numbers import is_number, is_whole
 from .sentinel import SentinelConfig
 
 _TRUE = frozenset({"true", "1", "yes", "on", "y", "t"})
@@ -80,18 +81,10 @@ class ExtendedFP16Config:
             _refuse("compile_backend", self.compile_backend, "the name of a torch.compile backend, or nothing")
         if not isinstance(self.fp32_modules, tuple) or not all(isinstance(name, str) for name in self.fp32_modules):
             _refuse("fp32_modules", self.fp32_modules, "a tuple of names or globs of modules")
-        for name in (
-            "enabled",
-            "adaptive_clipping",
-            "use_ddp",
-            "find_unused_parameters",
-            "static_graph",
-            "broadcast_buffers",
-            "dynamic_loss_scale",
-        ):
-            switch: object = getattr(self, name)
-            if not isinstance(switch, bool):
-                _refuse(name, switch, "True or False")
+        for switch in fields(self):
+            value: object = getattr(self, switch.name)
+            if isinstance(switch.default, bool) and not isinstance(value, bool):
+                _refuse(switch.name, value, "True or False")
         if not isinstance(self.allow_tf32, (bool, type(None))):
             _refuse("allow_tf32", self.allow_tf32, "True, False or None")
         for name in ("find_unused_parameters", "static_graph", "broadcast_buffers"):
@@ -121,13 +114,12 @@ def _refuse(field: str, value: object, expected: str) -> NoReturn:
 
 
 def _check_float(field: str, value: object, good: Callable[[float], bool], expected: str) -> None:
-    # bool is an int to Python; "growth_factor=True" is a mistake, not 1.0.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not good(value):
+    if not is_number(value) or not good(value):
         _refuse(field, value, expected)
 
 
 def _check_int(field: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    if not is_whole(value, low, high):
         _refuse(field, value, f"a whole number in [{low}, {high}]")
 
 

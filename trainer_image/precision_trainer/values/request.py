@@ -12,9 +12,11 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from ..errors import TrainerError
 from .modes import WIRE_NAMES, PrecisionMode
+from .numbers import is_number, is_whole
 
 MAX_BYTES = 64 * 1024
 MAX_GENERATION = 2**50 - 1
@@ -98,16 +100,13 @@ def read_request(value: object) -> PrecisionRequest:
     generation: object = value.get("generation")
     mode_name: object = value.get("mode")
     flags: dict[str, object] = {name: value.get(name, False) for name in ("checkpoint", "rewind")}
-    if isinstance(generation, bool) or not isinstance(generation, int) or not 1 <= generation <= MAX_GENERATION:
-        raise RequestError(
-            MALFORMED,
-            f"request: generation={generation!r}: expected a whole number in [1, {MAX_GENERATION}]; {_EXPECTED}",
-        )
+    if not is_whole(generation, 1, MAX_GENERATION):
+        _refuse("generation", generation, f"a whole number in [1, {MAX_GENERATION}]")
     if not isinstance(mode_name, str):
-        raise RequestError(MALFORMED, f"request: mode={mode_name!r}: expected a string; {_EXPECTED}")
+        _refuse("mode", mode_name, "a string")
     for name, flag in flags.items():
         if not isinstance(flag, bool):
-            raise RequestError(MALFORMED, f"request: {name}={flag!r}: expected true or false; {_EXPECTED}")
+            _refuse(name, flag, "true or false")
     mode = PrecisionMode.from_wire(mode_name)
     if mode is None:
         raise RequestError(
@@ -127,10 +126,8 @@ def _factor(value: dict[object, object]) -> float | None:
     if LOSS_SCALE_FACTOR not in value:
         return None
     factor = value[LOSS_SCALE_FACTOR]
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not MIN_FACTOR <= factor <= MAX_FACTOR:
-        raise RequestError(
-            MALFORMED, f"request: {LOSS_SCALE_FACTOR}={factor!r}: expected a number in [2^-16, 2^16]; {_EXPECTED}"
-        )
+    if not is_number(factor) or not MIN_FACTOR <= factor <= MAX_FACTOR:
+        _refuse(LOSS_SCALE_FACTOR, factor, "a number in [2^-16, 2^16]")
     return float(factor)
 
 
@@ -138,12 +135,13 @@ def _interval(value: dict[object, object]) -> int | None:
     if GROWTH_INTERVAL not in value:
         return None
     interval = value[GROWTH_INTERVAL]
-    if isinstance(interval, bool) or not isinstance(interval, int) or not 1 <= interval <= MAX_GROWTH_INTERVAL:
-        raise RequestError(
-            MALFORMED,
-            f"request: {GROWTH_INTERVAL}={interval!r}: expected a whole number in [1, {MAX_GROWTH_INTERVAL}]; {_EXPECTED}",
-        )
+    if not is_whole(interval, 1, MAX_GROWTH_INTERVAL):
+        _refuse(GROWTH_INTERVAL, interval, f"a whole number in [1, {MAX_GROWTH_INTERVAL}]")
     return interval
+
+
+def _refuse(name: str, found: object, expected: str) -> NoReturn:
+    raise RequestError(MALFORMED, f"request: {name}={found!r}: expected {expected}; {_EXPECTED}")
 
 
 _EXPECTED = 'expected {"generation":17,"mode":"fp32"}; write a whole new request'
