@@ -7,7 +7,6 @@ import re
 import threading
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -214,15 +213,9 @@ def test_unknown_gauge_is_a_mistake(metrics: Metrics) -> None:
 # --- the FP32 baseline -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Step:
-    loss: float
-    nonfinite: bool = False
-
-
 def _stretch(recorder: BaselineRecorder, steps: int, first: int = 0) -> None:
     for step in range(first, first + steps):
-        recorder.observe(_Step(float(step)), step, samples=8, seconds=0.2 if step % 10 == 0 else 0.1)
+        recorder.observe(float(step), step, samples=8, seconds=0.2 if step % 10 == 0 else 0.1)
 
 
 def test_the_baseline_is_what_the_fp32_stretch_came_to() -> None:
@@ -254,7 +247,7 @@ def test_the_loss_curve_stays_bounded_and_keeps_its_mean() -> None:
 
 def test_a_short_stretch_leaves_the_old_baseline_and_a_gap_is_null() -> None:
     recorder = BaselineRecorder("abc")
-    recorder.observe(_Step(float("nan")), 0, samples=8, seconds=0.1)
+    recorder.observe(float("nan"), 0, samples=8, seconds=0.1)
     _stretch(recorder, 20, first=1)
     first = recorder.end(1.0, 7)
     _stretch(recorder, 5)
@@ -295,12 +288,8 @@ def test_headroom_is_what_the_limit_leaves_and_unknown_without_one(tmp_path: Pat
 
 
 def test_each_stretch_of_fp16_warms_up_and_nothing_else_does() -> None:
-    @dataclass
-    class Ran:
-        mode: PrecisionMode
-
     fp32, fp16, bf16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
     modes = [fp16] * 20 + [fp32] * 5 + [fp16] * 20 + [bf16] * 5 + [fp16] * 3
     warm_up = WarmUp()
-    warming = [index for index, mode in enumerate(modes) if warm_up.observe(Ran(mode))]
+    warming = [index for index, mode in enumerate(modes) if warm_up.observe(mode)]
     assert warming == [*range(16), *range(25, 41), *range(50, 53)]

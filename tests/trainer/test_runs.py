@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -180,15 +179,9 @@ def test_a_ledger_that_could_not_be_written_is_written_at_the_end_and_not_betwee
     assert (tmp_path / "runs.json").exists()
 
 
-@dataclass(frozen=True)
-class _Step:
-    loss: float
-    nonfinite: bool = False
-
-
 def _train(progress: Progress, steps: int, loss: float, *, fp32: bool) -> None:
     for _ in range(steps):
-        progress.observe(_Step(loss), fp32=fp32, samples=8, seconds=0.5)
+        progress.observe(loss, fp32=fp32, samples=8, seconds=0.5)
 
 
 def test_baseline_is_the_average_at_the_end_of_the_last_fp32_stretch() -> None:
@@ -207,7 +200,7 @@ def test_baseline_is_the_average_at_the_end_of_the_last_fp32_stretch() -> None:
 def test_non_finite_losses_stay_out_of_the_average() -> None:
     progress = Progress()
     for loss in (2.0, math.nan, math.inf, 2.0):
-        progress.observe(_Step(loss), fp32=True, samples=1, seconds=1.0)
+        progress.observe(loss, fp32=True, samples=1, seconds=1.0)
     assert progress.loss == pytest.approx(2.0)
 
 

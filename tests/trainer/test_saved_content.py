@@ -78,13 +78,9 @@ def test_a_checkpoint_whose_check_fails_in_an_unknown_way_is_passed_over_and_sai
 def _baseline() -> dict[str, object]:
     recorder = BaselineRecorder("f")
     for step in range(20):
-        recorder.observe(_Step(), step, samples=2, seconds=0.1)
+        recorder.observe(1.0, step, samples=2, seconds=0.1)
     recorder.end(1.0, None)
     return json.loads(json.dumps(recorder.state_dict()))  # type: ignore[no-any-return]
-
-
-class _Step:
-    loss, nonfinite = 1.0, False
 
 
 UNREADABLE = {

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.checkpoint.health import StepFacts
 from precision_trainer.errors import DivergedError
 from precision_trainer.job import loop
 from precision_trainer.sentinel.detectors import LossBaseline
 from precision_trainer.sentinel.machine import SETTLE_STEPS
 from precision_trainer.sentinel.measure import Measurements
 from precision_trainer.sentinel.shell import Sentinel
+from precision_trainer.step.steps import StepRecord
 from precision_trainer.step.weights import are_finite
 from precision_trainer.store.saver import Saver
 from precision_trainer.values.levels import Level
@@ -148,7 +148,7 @@ def test_train_goes_back_passes_over_the_batch_that_did_it_and_saves_again(
 ) -> None:
     observe = Saver.observe
 
-    def patiently(saver: Saver, records: Sequence[StepFacts]) -> None:
+    def patiently(saver: Saver, records: Sequence[StepRecord]) -> None:
         observe(saver, records)
         saver.collect(None)
 

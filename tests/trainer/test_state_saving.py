@@ -8,7 +8,6 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -83,39 +82,37 @@ def test_what_is_written_late_is_the_state_of_its_own_step(
         assert equal(session.state(10)[key], other.state(10)[key]), key
 
 
-@dataclass(frozen=True)
-class Step:
-    step: int
-    overflow: bool = False
-    nonfinite: bool = False
+GOOD, OVERFLOW, NONFINITE = (False, False), (True, False), (False, True)
+"""Steps, as (overflow, nonfinite)."""
+
+
+def _observe(health: HealthTracker, *steps: tuple[bool, bool]) -> None:
+    for overflow, nonfinite in steps:
+        health.observe(overflow=overflow, nonfinite=nonfinite)
 
 
 def test_good_steps_after_a_checkpoint_prove_it() -> None:
     health = HealthTracker(5)
     health.saved(0)
-    for number in range(4):
-        health.observe(Step(number))
+    _observe(health, *[GOOD] * 4)
     assert health.proven() is None
-    health.observe(Step(4, overflow=True))  # a loss scale that found its limit: neither good nor bad
+    _observe(health, OVERFLOW)  # a loss scale that found its limit: neither good nor bad
     assert health.proven() is None
-    health.observe(Step(5))
+    _observe(health, GOOD)
     assert health.proven() == 0
 
 
-@pytest.mark.parametrize("trouble", [[Step(4, nonfinite=True)], [Step(4, overflow=True)] * BURST_STEPS])
-def test_trouble_starts_the_count_anew(trouble: list[Step]) -> None:
+@pytest.mark.parametrize("trouble", [[NONFINITE], [OVERFLOW] * BURST_STEPS])
+def test_trouble_starts_the_count_anew(trouble: list[tuple[bool, bool]]) -> None:
     health = HealthTracker(5)
     health.saved(0)
-    for number in range(4):
-        health.observe(Step(number))
-    for record in trouble:
-        health.observe(record)
+    _observe(health, *[GOOD] * 4, *trouble)
     seen = 0
     while health.proven() is None:
-        health.observe(Step(10 + seen))
+        _observe(health, GOOD)
         seen += 1
     # After a burst its overflows must first leave the window.
-    assert seen == 5 if trouble[0].nonfinite else seen > 5
+    assert seen == 5 if trouble[0] is NONFINITE else seen > 5
 
 
 def test_checkpoints_more_frequent_than_the_proof_still_become_healthy(session: Session) -> None:

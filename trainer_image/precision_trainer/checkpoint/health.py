@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from typing import Protocol
 
 WINDOW_STEPS = 20
 BURST_STEPS = 5
 """So many overflows in WINDOW_STEPS are a burst. A few are how a growing loss scale finds its limit, and mean nothing."""
-
-
-class StepFacts(Protocol):
-    """What is needed of a step record."""
-
-    @property
-    def step(self) -> int:
-        """Its number."""
-
-    @property
-    def overflow(self) -> bool:
-        """Skipped by the scaler."""
-
-    @property
-    def nonfinite(self) -> bool:
-        """Non-finite where no scaler took care of it."""
 
 
 class HealthTracker:
@@ -63,14 +46,14 @@ class HealthTracker:
         self._good = 0
         self._base = {saved: 0 for saved in self._base if saved <= step}
 
-    def observe(self, record: StepFacts) -> None:
-        """Take a step in."""
-        self._window.append(record.overflow)
-        if record.nonfinite or sum(self._window) >= BURST_STEPS:
+    def observe(self, *, overflow: bool, nonfinite: bool) -> None:
+        """Take a step in: whether the scaler skipped it, and whether it was non-finite where no scaler took care of it."""
+        self._window.append(overflow)
+        if nonfinite or sum(self._window) >= BURST_STEPS:
             if self._good:
                 self._good = 0
                 self._base = dict.fromkeys(self._base, 0)
-        elif not record.overflow:
+        elif not overflow:
             self._good += 1
 
     def proven(self) -> int | None:

@@ -157,17 +157,17 @@ class Reporter:
             self._bad_fp32_steps = self._bad_fp32_steps + 1 if fp32 and bad and record.nonfinite else 0
             seconds = now - self._last_record_at
             self._last_record_at = now
-            progress.observe(record, fp32=fp32, samples=samples, seconds=seconds)
+            progress.observe(record.loss, fp32=fp32, samples=samples, seconds=seconds)
             if self._runs is None:
                 continue
-            warming = self._warm_up.observe(record)
+            warming = self._warm_up.observe(record.mode)
             counters["genesis_fp16_training_steps"] += not fp32 and not warming
             if bad:
                 counters["genesis_fp16_overflow_steps"] += record.overflow and not warming
                 counters["genesis_fp16_warmup_overflow_steps"] += record.overflow and warming
                 counters["genesis_nonfinite_loss_steps"] += record.nonfinite
             if fp32:
-                self._baseline.observe(record, record.step, samples=samples, seconds=seconds)
+                self._baseline.observe(record.loss, record.step, samples=samples, seconds=seconds)
             elif self._baseline.recording:
                 self._show_baseline(self._baseline.end(time.time(), memory.peak_bytes(self._trainer.device)))
             if record.mode is not mode:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from ..checkpoint.format import FORMAT, ModeEntry, TrainingState
-from ..checkpoint.health import StepFacts
 from ..checkpoint.optimizer import load_optimizer
 from ..checkpoint.rng import as_random_state, random_state, set_random_state
 from ..checkpoint.tensors import load_weights, untrained
 from ..distributed import ddp
 from ..errors import CheckpointError
 from ..precision.trainer import ExtendedFP16Trainer
+from ..step.steps import StepRecord
 from ..telemetry.metrics import Metrics
 from ..telemetry.progress import Progress
 from ..values.logs import JsonLog
@@ -36,9 +36,6 @@ REWIND_SECONDS = 300.0
 """How long a rewind waits for the volume, for each thing it does there: for a large checkpoint, not for one that hangs."""
 _MAX_ERROR = 300
 """Characters of an error that are logged."""
-
-Rewind = Callable[[str], "int | None"]
-"""The sentinel's view of :meth:`Checkpointer.rewind`: reason in, step out; None if there was nothing to go back to."""
 
 
 class CheckpointPart(Protocol):
@@ -272,7 +269,7 @@ class Checkpointer:
                 saver.failed(trainer.step, error)
             self._metrics.set({"genesis_checkpoint_step_added_seconds": time.monotonic() - started})
 
-    def observe(self, records: Sequence[StepFacts]) -> None:
+    def observe(self, records: Sequence[StepRecord]) -> None:
         """After each boundary, with what was read there. Never waits."""
         if self._saver is not None:
             self._saver.observe(records)

@@ -9,9 +9,10 @@ from typing import cast
 
 from ..checkpoint.background import Background, Outcome, failure
 from ..checkpoint.format import TrainingState
-from ..checkpoint.health import HealthTracker, StepFacts
+from ..checkpoint.health import HealthTracker
 from ..checkpoint.snapshot import Staging
 from ..errors import CheckpointError
+from ..step.steps import StepRecord
 from ..telemetry.metrics import Metrics
 from ..values.logs import JsonLog
 from .checkpoints import CheckpointStore
@@ -59,10 +60,10 @@ class Saver:
         """Whether the checkpoint of ``step`` is in its place. Waits for the volume."""
         return self._store.path(step).is_dir()
 
-    def observe(self, records: Sequence[StepFacts]) -> None:
+    def observe(self, records: Sequence[StepRecord]) -> None:
         """After each boundary: count good steps, and pick up what the thread finished. Never waits."""
         for record in records:
-            self._health.observe(record)
+            self._health.observe(overflow=record.overflow, nonfinite=record.nonfinite)
         self.collect(0.0)
         step = self._health.proven()
         if step is None or self.busy:

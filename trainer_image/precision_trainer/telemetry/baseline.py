@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from ..values.numbers import is_number
-from .progress import MIN_BASELINE_STEPS, StepLike
+from .progress import MIN_BASELINE_STEPS
 
 POINTS = 256
 """Of the loss curve kept; with more, neighbours are averaged and every point covers twice the steps."""
@@ -82,11 +82,11 @@ class BaselineRecorder:
         self._blocks: list[tuple[float, int]] = []
         self._stride = 1
 
-    def observe(self, record: StepLike, step: int, *, samples: int, seconds: float) -> None:
+    def observe(self, loss: float, step: int, *, samples: int, seconds: float) -> None:
         """Take a step in that ran in FP32.
 
         Args:
-            record: of the step.
+            loss: mean of all ranks; may be non-finite.
             step: its number.
             samples: consumed by the process group in it.
             seconds: wall time since the step before.
@@ -100,9 +100,9 @@ class BaselineRecorder:
                 ]
                 self._stride *= 2
             self._blocks.append((0.0, 0))
-        if record.loss - record.loss == 0.0:
+        if loss - loss == 0.0:
             total, count = self._blocks[-1]
-            self._blocks[-1] = total + record.loss, count + 1
+            self._blocks[-1] = total + loss, count + 1
         self._steps += 1
         self._samples += samples
         self._seconds += seconds

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Protocol
 
 DECAY = 0.98
 MIN_BASELINE_STEPS = 10
 """A shorter FP32 phase (say, a flip right after start) says nothing and leaves the old baseline."""
-
-
-class StepLike(Protocol):
-    """What is needed of a step record."""
-
-    @property
-    def loss(self) -> float:
-        """Of all ranks mean; may be non-finite."""
-
-    @property
-    def nonfinite(self) -> bool:
-        """Non-finite where no scaler took care of it."""
 
 
 @dataclass(slots=True)
@@ -40,19 +27,19 @@ class Progress:
         """Exponential average of the finite losses, bias-corrected; None before the first."""
         return self.weighted_loss / self.weight if self.weight else None
 
-    def observe(self, record: StepLike, *, fp32: bool, samples: int, seconds: float) -> None:
+    def observe(self, loss: float, *, fp32: bool, samples: int, seconds: float) -> None:
         """Take a step in.
 
         Args:
-            record: of the step.
+            loss: mean of all ranks; may be non-finite.
             fp32: whether it ran in FP32.
             samples: consumed by the process group in it.
             seconds: wall time since the step before.
         """
         if fp32 != bool(self.in_fp32):
             self._turn(fp32)
-        if record.loss - record.loss == 0.0:
-            self.weighted_loss = DECAY * self.weighted_loss + (1 - DECAY) * record.loss
+        if loss - loss == 0.0:
+            self.weighted_loss = DECAY * self.weighted_loss + (1 - DECAY) * loss
             self.weight = DECAY * self.weight + (1 - DECAY)
         self.stretch_steps += 1
         self.stretch_samples += samples

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from ..values.modes import PrecisionMode
 
 WARM_UP_STEPS = 16
 """From 65536, the default scale, to 1, the lowest, in halves."""
-
-
-class RanIn(Protocol):
-    """What is needed of a step record."""
-
-    @property
-    def mode(self) -> PrecisionMode:
-        """In which the step ran."""
 
 
 class WarmUp:
@@ -25,11 +15,11 @@ class WarmUp:
         self._mode: PrecisionMode | None = None
         self._left = 0
 
-    def observe(self, record: RanIn) -> bool:
-        """Take a step in, in order; True where it is one of the first ``WARM_UP_STEPS`` of its stretch of FP16."""
-        if record.mode is not self._mode:
-            self._mode = record.mode
-            self._left = WARM_UP_STEPS if record.mode.uses_scaler else 0
+    def observe(self, mode: PrecisionMode) -> bool:
+        """Take a step's mode in, in order; True where it is one of the first ``WARM_UP_STEPS`` of its stretch of FP16."""
+        if mode is not self._mode:
+            self._mode = mode
+            self._left = WARM_UP_STEPS if mode.uses_scaler else 0
         warming = self._left > 0
         self._left -= warming
         return warming
