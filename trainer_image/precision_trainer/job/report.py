@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 
 from ..precision.boot import Start
@@ -25,14 +26,6 @@ from ..values.logs import JsonLog
 from ..values.modes import PrecisionMode
 
 _MEMORY_EVERY_STEPS = 50
-_PER_STEP = (
-    "genesis_fp16_training_steps",
-    "genesis_fp16_overflow_steps",
-    "genesis_fp16_warmup_overflow_steps",
-    "genesis_nonfinite_loss_steps",
-    "genesis_training",
-    "genesis_training_success",
-)
 
 
 class Reporter:
@@ -49,13 +42,8 @@ class Reporter:
         baseline: BaselineRecorder | None = None,
         bar: Bar | None = None,
     ) -> None:
-        self._trainer, self._checkpointer, self._metrics, self._runs, self._log = (
-            trainer,
-            checkpointer,
-            metrics,
-            runs,
-            log,
-        )
+        self._trainer, self._checkpointer, self._metrics = trainer, checkpointer, metrics
+        self._runs, self._log = runs, log
         self._samples_per_step = samples_per_step
         self._baseline = baseline or BaselineRecorder("")
         self._bar = bar
@@ -150,7 +138,7 @@ class Reporter:
         """
         if not records:
             return self._bad_fp32_steps
-        counters = dict.fromkeys(_PER_STEP, 0.0)
+        counters: dict[str, float] = defaultdict(float)
         progress, samples, mode = self._checkpointer.progress, self._samples_per_step, self._shown[0]
         for record, now in zip(records, read_at, strict=True):
             fp32, bad = record.mode is PrecisionMode.FP32, record.bad
