@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from precision_trainer.sentinel.detectors import CANDIDATES, Cusum, LossBaseline
+from precision_tools.detectors import CANDIDATES
+from precision_trainer.sentinel.detectors import LossBaseline
 from precision_trainer.sentinel.signals import ScaleTrend, Spikes
 
 SIGMA = 0.004
@@ -36,7 +37,7 @@ def _feed(baseline: LossBaseline, level: float, blocks: int, *, fp32: bool) -> b
 
 
 def test_low_precision_is_judged_against_the_fp32_stretch_before_it() -> None:
-    baseline = LossBaseline(10, Cusum)
+    baseline = LossBaseline(10)
     _feed(baseline, 2.0, 8, fp32=True)
     assert not _feed(baseline, 2.0, 30, fp32=False)
     assert _feed(baseline, 2.4, 5, fp32=False)
@@ -44,7 +45,7 @@ def test_low_precision_is_judged_against_the_fp32_stretch_before_it() -> None:
 
 
 def test_too_short_an_fp32_stretch_is_unknown_and_alarms_never() -> None:
-    baseline = LossBaseline(10, Cusum)
+    baseline = LossBaseline(10)
     _feed(baseline, 2.0, 3, fp32=True)
     assert not _feed(baseline, 200.0, 30, fp32=False)
     assert baseline.level is None

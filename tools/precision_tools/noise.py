@@ -26,11 +26,13 @@ import torch
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
 from precision_trainer.precision.trainer import ExtendedFP16Trainer
-from precision_trainer.sentinel.detectors import CANDIDATES, MARGIN
+from precision_trainer.sentinel.detectors import MARGIN
 from precision_trainer.values.config import ExtendedFP16Config
 from precision_trainer.values.logs import JsonLog
 from precision_trainer.values.modes import PrecisionMode
 from precision_trainer.values.sentinel import SentinelConfig
+
+from .detectors import CANDIDATES
 
 BLOCK = 50
 """Steps a block mean."""

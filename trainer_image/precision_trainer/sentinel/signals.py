@@ -74,8 +74,6 @@ class Window:
     nonfinite: int = 0
     held: int = 0
     """Skipped where no scaler does that: gradients that were not finite."""
-    loss_sum: float = 0.0
-    losses: int = 0
     max_loss_z: float = 0.0
     max_norm_z: float = 0.0
     forward_overflow: bool = False
@@ -83,11 +81,6 @@ class Window:
     weights_finite: bool = True
     origins: list[int] = field(default_factory=list)
     """One for each bad step whose layer was found."""
-
-    @property
-    def mean_loss(self) -> float | None:
-        """Of the finite losses; None without one."""
-        return self.loss_sum / self.losses if self.losses else None
 
     def guilty(self, layers: int) -> tuple[int, ...]:
         """The layer most bad steps agree on, and the one after it; empty unless more than half agree.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..step.steps import StepRecord
 from ..values.levels import Reason
 from ..values.modes import PrecisionMode
-from .detectors import Cusum, LossBaseline
+from .detectors import LossBaseline
 from .guard import Guard
 from .signals import ScaleTrend, Spikes, Window
 from .voice import Voice
@@ -35,7 +35,7 @@ class StepWatch:
         self._mode: PrecisionMode | None = None
         self._loss_spikes, self._norm_spikes = Spikes(), Spikes()
         self._trend = ScaleTrend()
-        self._baseline = LossBaseline(_BLOCK_STEPS, Cusum)
+        self._baseline = LossBaseline(_BLOCK_STEPS)
         self._guard, self._detects = guard, True
         self._held_told = False
 
@@ -93,8 +93,6 @@ class StepWatch:
         window, fp32 = self.window, self._mode is PrecisionMode.FP32
         for record in records:
             loss, norm = record.loss, record.grad_norm
-            window.loss_sum += loss
-            window.losses += 1
             window.max_loss_z = max(window.max_loss_z, self._loss_spikes.observe(loss))
             if norm is not None:
                 window.max_norm_z = max(window.max_norm_z, self._norm_spikes.observe(norm))
