@@ -12,9 +12,9 @@ import json
 import os
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import Store
 
 from .. import compat
 from ..errors import ConfigError, MissingRankError
+from ..values.threads import begin
 
 Result = TypeVar("Result")
 
@@ -41,29 +42,27 @@ def poll_seconds(world_size: int) -> float:
 
 def name_ranks(ranks: Sequence[int], world_size: int) -> str:
     """As a subject: "rank 2 of 4", "ranks 2, 5 of 8"; the first few, of many."""
+    return f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)} of {world_size}"
+
+
+def _listed(ranks: Sequence[int]) -> str:
     more = f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:_SHOWN]))}{more} of {world_size}"
+    return f"{', '.join(map(str, ranks[:_SHOWN]))}{more}"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, world_size: int) -> None:
+    """Until it holds, as far as the store shows it, or that time is over."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(poll_seconds(world_size))
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
     """What ``call`` returns or raises; TimeoutError after that time. A store whose host is silent may never answer."""
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:  # noqa: BLE001  (raised again, by who waits)
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="store", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
+    job = begin(call, "store")
+    if not wait([job], seconds).done:
         raise TimeoutError(f"no answer within {seconds:g} s")
-    return results[0]
+    return job.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ class _Person:
         self._store.set(f"{name}/joined/0", self._self)
         self._store.set(_CALL, name)
         joined = [f"{name}/joined/{rank}" for rank in range(self._world_size)]
-        self._until(lambda: self._store.check(joined), self._timeout)
+        wait_until(lambda: self._store.check(joined), self._timeout, self._world_size)
         here = [rank for rank, key in enumerate(joined) if self._store.check([key])]
         people = {str(rank): self._store.get(joined[rank]).decode() for rank in here}
         self._store.set(f"{name}/roll", json.dumps(people))
@@ -179,7 +178,7 @@ class _Person:
         if fault is not None:
             if not self._place.by_agent:
                 read = [f"{name}/read/{rank}" for rank in here if rank]
-                self._until(lambda: self._store.check(read), _READ_SECONDS)
+                wait_until(lambda: self._store.check(read), _READ_SECONDS, self._world_size)
             raise fault
         return name
 
@@ -208,19 +207,11 @@ class _Person:
         here = [rank for rank in range(self._world_size) if name and self._store.check([f"{name}/joined/{rank}"])]
         raise self._incomplete(here or [self._rank])
 
-    def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition() and time.monotonic() < deadline:
-            time.sleep(poll_seconds(self._world_size))
-
     def _incomplete(self, here: Sequence[int]) -> ConfigError:
         missing = [rank for rank in range(self._world_size) if rank not in here]
-        gathered = ", ".join(map(str, here[:_SHOWN])) + (
-            f" and {len(here) - _SHOWN} more" if len(here) > _SHOWN else ""
-        )
         return MissingRankError(
             f"{name_ranks(missing, self._world_size)} did not join at {self._place} within {self._timeout:g} s; here: "
-            f"{gathered}; look whether the missing ones were started, and at their logs"
+            f"{_listed(here)}; look whether the missing ones were started, and at their logs"
         )
 
     def _fault(self, people: dict[str, str]) -> ConfigError | None:

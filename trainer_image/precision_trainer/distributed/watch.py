@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -17,7 +16,7 @@ from functools import partial
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from ..values.threads import begin
-from .rendezvous import Place, Roll, name_ranks, poll_seconds
+from .rendezvous import Place, Roll, name_ranks, wait_until
 
 _ANSWER_SECONDS = 2.0
 """How long a process may take to answer. Far below any grace between SIGTERM and SIGKILL, and below the time that
@@ -58,14 +57,10 @@ class Loss:
         if self.left is not None:
             return f"{name_ranks((self.left,), self.world_size)} has left"
         if self.missing:
-            return f"{name_ranks(self.missing, self.world_size)} {_verb(self.missing)} gone or silent"
+            return f"{name_ranks(self.missing, self.world_size)} {'is' if len(self.missing) == 1 else 'are'} gone or silent"
         if self.absent and len(self.absent) < self.world_size:
             return f"all live, but {name_ranks(self.absent, self.world_size)} did not come to the collective"
         return f"all {self.world_size} ranks live: look at the network between them"
-
-
-def _verb(ranks: tuple[int, ...]) -> str:
-    return "is" if len(ranks) == 1 else "are"
 
 
 class PeerWatch:
@@ -126,18 +121,15 @@ class PeerWatch:
         """Answer, and see who else does."""
         store.set(f"here/{self._rank}", "")
         store.add("here", 1)
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while min(store.add("here", 0), store.add("lost", 0)) < self._world_size and time.monotonic() < deadline:
-            time.sleep(poll_seconds(self._world_size))
-        ranks = range(self._world_size)
+        size, ranks = self._world_size, range(self._world_size)
+        wait_until(lambda: min(store.add("here", 0), store.add("lost", 0)) >= size, _ANSWER_SECONDS, size)
         missing = tuple(rank for rank in ranks if not store.check([f"here/{rank}"]))
         absent = () if missing else tuple(rank for rank in ranks if not store.check([f"lost/{rank}"]))
         return Loss(self._world_size, missing=missing, absent=absent)
 
     def _part(self, store: Store) -> None:
         """Be done with the store; its keeper, with whom it goes, waits for the others for a moment."""
-        done, others = store.add("done", 1), self._world_size - len(self._loss.missing if self._loss else ())
-        deadline = time.monotonic() + _PARTING_SECONDS
-        while self._keeps and done < others and time.monotonic() < deadline:
-            time.sleep(poll_seconds(self._world_size))
-            done = store.add("done", 0)
+        store.add("done", 1)
+        if self._keeps:
+            others = self._world_size - len(self._loss.missing if self._loss else ())
+            wait_until(lambda: store.add("done", 0) >= others, _PARTING_SECONDS, self._world_size)
