@@ -98,13 +98,7 @@ def write_tag(path: Path, facts: Mapping[str, object]) -> None:
         OSError: the disk refuses. CheckpointError: there is no such checkpoint.
     """
     digest = read_manifest(path).sha256
-    temporary = path / (TEMPORARY + HEALTHY)
-    try:
-        _write_json(temporary, {**facts, "sha256": digest, "time": time.time()})
-        os.replace(temporary, path / HEALTHY)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    replace_json(path / HEALTHY, {**facts, "sha256": digest, "time": time.time()})
     _sync_directory(path)
 
 
@@ -246,7 +240,6 @@ def read_json(path: Path) -> dict[str, object]:
 def replace_json(path: Path, value: Mapping[str, object]) -> None:
     """A small file in place of what stood there, or nothing. Raises OSError where the disk refuses."""
     temporary = path.with_suffix(".tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         _write_json(temporary, value)
         os.replace(temporary, path)

@@ -178,6 +178,7 @@ class Runs:
         try:
             if self._lease is not None:
                 self._lease.check()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_json(self._path, asdict(self._ledger))
             self._unsaved = False
         except (OSError, RuntimeError, CheckpointError) as error:

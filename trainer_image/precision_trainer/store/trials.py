@@ -140,6 +140,7 @@ class TrialNotes:
         if self._lease is not None:
             self._lease.check()  # else they are another process's
         if notes:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_json(self._path, {mode: note._asdict() for mode, note in notes.items()})
         else:
             self._path.unlink(missing_ok=True)
