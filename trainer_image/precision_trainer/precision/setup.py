@@ -65,7 +65,7 @@ def check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
             "and checked together; move the model with model.to(device), or freeze a part with requires_grad_(False)"
         )
     for name, parameter in model.named_parameters():
-        if _is_sharded(parameter):
+        if _is_of(parameter, "tensor", "DTensor"):
             raise ConfigError(
                 f"parameter {name} is sharded (DTensor; FSDP2 or tensor parallel): expected whole tensors on each rank; "
                 "sharded models are not supported yet; train it without this trainer, or pass the model before fully_shard()"
@@ -95,7 +95,7 @@ def check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
 
 
 def _check_module(module: torch.nn.Module, named: str) -> None:
-    if _is_fsdp(module):
+    if _is_of(module, "fsdp", "FullyShardedDataParallel"):
         raise ConfigError(
             f"{named} is wrapped in FullyShardedDataParallel: expected whole tensors on each rank; sharded models are not "
             "supported yet; train it without this trainer, or pass the bare model"
@@ -123,7 +123,7 @@ def check_ranks(model: torch.nn.Module, *, use_ddp: bool, rank: int, world_size:
     """
     for name, module in model.named_modules():
         where = "the model" if not name else f"its module {name}"
-        if _is_replicated(module):
+        if _is_of(module, "_composable.replicate", "DDP"):
             raise ConfigError(
                 f"{where} was given to replicate() already: expected the bare model, whose gradients this trainer averages "
                 "itself; pass it without replicate(), and set use_ddp=True, rank=dist.get_rank(), "
@@ -157,22 +157,13 @@ def check_ranks(model: torch.nn.Module, *, use_ddp: bool, rank: int, world_size:
         )
 
 
-def _is_sharded(parameter: torch.nn.Parameter) -> bool:
-    # Importing the module takes seconds; where there is a DTensor, it was imported.
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(parameter, vars(module)["DTensor"])
+def _is_of(value: object, package: str, name: str) -> bool:
+    """Whether ``value`` is of the class ``name`` of torch.distributed's ``package``.
 
-
-def _is_fsdp(module: torch.nn.Module) -> bool:
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    return fsdp is not None and isinstance(module, vars(fsdp)["FullyShardedDataParallel"])
-
-
-def _is_replicated(module: torch.nn.Module) -> bool:
-    # Not public, and so not imported: a model of its kind has come through it.
-    replicate = sys.modules.get("torch.distributed._composable.replicate")
-    kind: object = getattr(replicate, "DDP", None)
-    return isinstance(kind, type) and isinstance(module, kind)
+    Importing that takes seconds, or it is not public; where there is such a value, it was imported.
+    """
+    kind: object = getattr(sys.modules.get(f"torch.distributed.{package}"), name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
