@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from precision_trainer.errors import ConfigError
-from precision_trainer.models.task import load_task, tensors, to_device
+from precision_trainer.models.task import load_task, to_device
+from precision_trainer.step.replay import tensors_in
 from tests.support.training.process import Process
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +92,6 @@ def test_a_nested_batch_moves_whole() -> None:
 
     batch = {"a": (torch.zeros(2), [torch.ones(1)]), "note": "kept"}
     moved = to_device(batch, torch.device("meta"))
-    assert [tensor.device.type for tensor in tensors(moved)] == ["meta", "meta"]
+    assert [tensor.device.type for tensor in tensors_in(moved)] == ["meta", "meta"]
     assert isinstance(moved, dict)
     assert moved["note"] == "kept"

@@ -29,6 +29,7 @@ import torch
 from torch.utils import _pytree
 
 from ..errors import ConfigError
+from ..step.replay import tensors_in
 
 Batch = TypeVar("Batch")
 Loss: TypeAlias = Callable[[torch.nn.Module, object], torch.Tensor]
@@ -113,13 +114,8 @@ def to_device(batch: object, device: torch.device) -> object:
     return moved
 
 
-def tensors(batch: object) -> list[torch.Tensor]:
-    """The tensors in a batch, in a fixed order."""
-    return [leaf for leaf in _pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-
-
 def _fingerprint(sample: object) -> str:
     digest = hashlib.sha256()
-    for tensor in tensors(sample):
+    for tensor in tensors_in(sample):
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
