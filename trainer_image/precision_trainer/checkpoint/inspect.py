@@ -10,7 +10,7 @@ import torch
 
 from ..errors import CheckpointError
 from . import files, plain
-from .format import TrainingState, check_model, validate
+from .format import check_model, validate
 from .optimizer import check_optimizer
 
 _NAME = re.compile(r"step-\d{12}")
@@ -93,13 +93,9 @@ def _ours(path: Path) -> CheckpointReport:
         size_bytes=manifest.size_bytes,
         time=made if isinstance(made, float) else None,
         torch=version if isinstance(version, str) else None,
-        parts=_parts(state),
+        parts=tuple(sorted(state.get("parts", {}))),
         mode_changes=len(state["mode_history"]),
     )
-
-
-def _parts(state: TrainingState) -> tuple[str, ...]:
-    return tuple(sorted(state.get("parts", {})))
 
 
 def _plain(path: Path) -> CheckpointReport:

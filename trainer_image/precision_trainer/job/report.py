@@ -14,7 +14,6 @@ from ..sentinel.shadow import ShadowReading
 from ..sentinel.shell import Sentinel
 from ..step.steps import ModeChange, StepRecord
 from ..store.checkpointer import Checkpointer
-from ..store.checkpoints import ModeEntry
 from ..store.runs import Runs
 from ..telemetry import memory
 from ..telemetry.bar import Bar
@@ -67,7 +66,7 @@ class Reporter:
         if not history or history[-1]["mode"] != mode.wire:
             # The sentinel may go on where the process before left it: then it decides, not what was asked for.
             source = start.source if mode is start.mode else "sentinel"
-            self._remember(mode, start.generation, source, time.time())
+            self._checkpointer.remember(mode, start.generation, source, time.time())
         metrics, step = self._metrics, self._trainer.step
         metrics.run_info(run_info)
         metrics.set(
@@ -93,11 +92,6 @@ class Reporter:
     def _scale(self) -> float:
         return float(self._trainer.scaler.scale_value.item()) if self._trainer.mode.uses_scaler else 1.0
 
-    def _remember(self, mode: PrecisionMode, generation: int, source: str, at: float) -> None:
-        step = self._trainer.step
-        entry: ModeEntry = {"step": step, "mode": mode.wire, "generation": generation, "source": source, "time": at}
-        self._checkpointer.history.append(entry)
-
     def _moved(self, transition: Transition, _layer: str | None) -> None:
         self._metrics.transition(transition.before.label, transition.after.label, transition.reason.value)
         if self._trainer.sentinel is not None:
@@ -119,7 +113,7 @@ class Reporter:
         """The mode was changed, or a request for the one in force was applied."""
         tell_change(self._log, change, loss_scale=self._scale())
         if change.before is not change.after:
-            self._remember(change.after, change.generation, change.source, change.time)
+            self._checkpointer.remember(change.after, change.generation, change.source, change.time)
             self._metrics.clear("genesis_precision_gradient_cosine", "genesis_precision_gradient_error_ratio")
 
     def routine(self, record: StepRecord) -> bool:

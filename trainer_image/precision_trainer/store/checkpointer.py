@@ -24,6 +24,7 @@ from ..step.steps import StepRecord
 from ..telemetry.metrics import Metrics
 from ..telemetry.progress import Progress
 from ..values.logs import JsonLog
+from ..values.modes import PrecisionMode
 from . import choice
 from .agree import Limit, load_together, wait_together, work_together
 from .checkpoints import CheckpointStore, Loaded
@@ -95,6 +96,11 @@ class Checkpointer:
         A rewind leaves parts as they are: what was learned about the fault must not be unlearned.
         """
         self._parts[name] = part
+
+    def remember(self, mode: PrecisionMode, generation: int, source: str, at: float) -> None:
+        """Add ``mode``, in force from the step about to begin on, to the history; ``source`` decided it."""
+        step = self._trainer.step
+        self.history.append({"step": step, "mode": mode.wire, "generation": generation, "source": source, "time": at})
 
     # --- from disk ----------------------------------------------------------------------------------------------------
 
@@ -195,13 +201,8 @@ class Checkpointer:
         trainer.rewound()
         if skip_data:
             self._offset += samples - self.samples
-        step = trainer.step
-        now = time.time()
-        entry: ModeEntry = {
-            "step": step, "mode": trainer.mode.wire, "generation": trainer.generation, "source": f"rewind: {reason}",
-            "time": now,
-        }  # fmt: skip
-        self.history.append(entry)
+        step, now = trainer.step, time.time()
+        self.remember(trainer.mode, trainer.generation, f"rewind: {reason}", now)
         self._metrics.add({"genesis_rewinds": 1.0}, {"genesis_training_step": float(step)})
         self._log.event(
             "rewound",
