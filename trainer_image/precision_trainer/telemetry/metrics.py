@@ -36,6 +36,8 @@ _COUNTERS = {
     "crash may not count as a failed run.",
     "genesis_checkpoint_lease_errors": "Times that the checkpoint directory's lease could not be read or written.",
     "genesis_log_lines_lost": "Log lines of this rank that could not be written to stdout; training went on.",
+    "genesis_request_errors": "Requests refused.",
+    "genesis_precision_transitions": "Changes of the sentinel's level.",
 }
 _GAUGES = {
     "genesis_sentinel_level": "How far the sentinel has gone: 0 nominal, 1 lower scale, 2 pinned layers, 3 BF16, 4 FP32, "
@@ -63,7 +65,16 @@ _GAUGES = {
     "genesis_checkpoint_lease_held": "1 while this process may write checkpoints to its directory, else 0.",
     "genesis_checkpoint_lease_wait_seconds": "How long this process has waited for that at its start.",
     "genesis_last_healthy_checkpoint_step": "The step of the newest checkpoint tagged healthy.",
+    "genesis_cuda_memory_allocated_bytes": "Most CUDA memory allocated since the mode began.",
+    "genesis_precision_info": "The mode all ranks train in; the last request.",
 }
+_LABELS = {
+    "genesis_request_errors": ("reason",),
+    "genesis_precision_transitions": ("from", "to", "reason"),
+    "genesis_cuda_memory_allocated_bytes": ("mode",),
+    "genesis_precision_info": ("mode", "generation"),
+}
+"""Of those metrics that have any."""
 
 
 class _Histogram:
@@ -92,14 +103,15 @@ class Metrics(Collector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counters = dict.fromkeys(_COUNTERS, 0.0)
-        self._errors = dict.fromkeys(REASONS, 0.0)
-        nominal = Level.NOMINAL.label
-        self._transitions = {(nominal, level.label, reason.value): 0.0 for level, reason in FIRST_TRANSITIONS}
-        self._gauges: dict[str, float] = {}
-        self._precision: tuple[str, str] | None = None
+        self._values: dict[str, dict[tuple[str, ...], float]] = {
+            **{name: {} if name in _LABELS else {(): 0.0} for name in _COUNTERS},
+            **{name: {} for name in _GAUGES},
+        }
+        """By the values of the labels. A metric without any value is absent from the page."""
+        self._values["genesis_request_errors"] = {(reason,): 0.0 for reason in REASONS}
+        for level, reason in FIRST_TRANSITIONS:
+            self._values["genesis_precision_transitions"][Level.NOMINAL.label, level.label, reason.value] = 0.0
         self._run_info: dict[str, str] | None = None
-        self._memory: dict[str, float] = {}
         self.fp32_baseline: dict[str, object] | None = None
         """The whole record (telemetry/baseline.py), for the export; None before one. Replaced, never changed."""
         self._step_seconds = _Histogram(STEP_BUCKETS)
@@ -111,7 +123,7 @@ class Metrics(Collector):
         """Raise counters and set gauges together: a scrape sees all of it or nothing. Names without ``_total``."""
         with self._lock:
             for name, amount in counters.items():
-                self._counters[name] += amount
+                self._values[name][()] += amount
             if gauges:
                 self._set(gauges)
 
@@ -124,22 +136,22 @@ class Metrics(Collector):
         """Take gauges off the page: what they said is not known of what runs now."""
         with self._lock:
             for name in names:
-                self._gauges.pop(name, None)
+                self._values[name].clear()
 
     def _set(self, gauges: dict[str, float]) -> None:
         for name, value in gauges.items():
-            if name not in _GAUGES:
+            if name not in _GAUGES or name in _LABELS:
                 raise KeyError(name)
-            self._gauges[name] = value
+            self._values[name][()] = value
 
     def gauge(self, name: str) -> float | None:
         """A gauge's value; None where it is absent from the page."""
         with self._lock:
-            return self._gauges.get(name)
+            return self._values[name].get(())
 
     def acknowledge(self, mode: str, generation: int) -> None:
         """All ranks train in ``mode``. Replaces the old label set in one assignment: never two, never none."""
-        self._precision = (mode, str(generation))
+        self._values["genesis_precision_info"] = {(mode, str(generation)): 1.0}
 
     def run_info(self, labels: dict[str, str]) -> None:
         """What runs (docs/contract.md)."""
@@ -148,18 +160,18 @@ class Metrics(Collector):
     def memory(self, mode: str, allocated_bytes: float) -> None:
         """CUDA memory allocated while training in ``mode``."""
         with self._lock:
-            self._memory = {mode: allocated_bytes}
+            self._values["genesis_cuda_memory_allocated_bytes"] = {(mode,): allocated_bytes}
 
     def request_error(self, reason: str) -> None:
         """A request was refused."""
         with self._lock:
-            self._errors[reason] += 1
+            self._values["genesis_request_errors"][reason,] += 1
 
     def transition(self, before: str, after: str, reason: str) -> None:
         """The sentinel changed its level (docs/sentinel.md)."""
-        key = (before, after, reason)
+        counts, key = self._values["genesis_precision_transitions"], (before, after, reason)
         with self._lock:
-            self._transitions[key] = self._transitions.get(key, 0.0) + 1.0
+            counts[key] = counts.get(key, 0.0) + 1.0
 
     def step_seconds(self, *seconds: float) -> None:
         """Durations of steps, waiting for the next one's time (``--step-interval-seconds``) left out."""
@@ -181,45 +193,18 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """For prometheus_client: a consistent copy of everything."""
+        families: list[Metric] = []
         with self._lock:
-            families: list[Metric] = [
-                CounterMetricFamily(name, text, value=self._counters[name]) for name, text in _COUNTERS.items()
-            ]
-            families += [
-                GaugeMetricFamily(name, text, value=self._gauges[name])
-                for name, text in _GAUGES.items()
-                if name in self._gauges
-            ]
-            errors = CounterMetricFamily("genesis_request_errors", "Requests refused.", labels=["reason"])
-            for reason, count in self._errors.items():
-                errors.add_metric([reason], count)
-            families.append(errors)
-            moves = CounterMetricFamily(
-                "genesis_precision_transitions", "Changes of the sentinel's level.", labels=["from", "to", "reason"]
-            )
-            for labels, count in self._transitions.items():
-                moves.add_metric(labels, count)
-            families.append(moves)
+            for kind, table in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+                for name, text in table.items():
+                    if self._values[name]:
+                        family = kind(name, text, labels=_LABELS.get(name, ()))
+                        for labels, value in self._values[name].items():
+                            family.add_metric(labels, value)
+                        families.append(family)
             families.append(self._step_seconds.family("genesis_step_duration_seconds", "Duration of a step."))
             families.append(self._run_seconds.family("genesis_training_duration_seconds", "Duration of a run."))
-            if self._memory:
-                memory = GaugeMetricFamily(
-                    "genesis_cuda_memory_allocated_bytes",
-                    "Most CUDA memory allocated since the mode began.",
-                    labels=["mode"],
-                )
-                for mode, value in self._memory.items():
-                    memory.add_metric([mode], value)
-                families.append(memory)
-        precision, run_info = self._precision, self._run_info
-        if precision is not None:
-            gauge = GaugeMetricFamily(
-                "genesis_precision_info",
-                "The mode all ranks train in; the last request.",
-                labels=["mode", "generation"],
-            )
-            gauge.add_metric(list(precision), 1.0)
-            families.append(gauge)
+        run_info = self._run_info
         if run_info is not None:
             info = GaugeMetricFamily("genesis_run_info", "What runs.", labels=list(run_info))
             info.add_metric(list(run_info.values()), 1.0)
