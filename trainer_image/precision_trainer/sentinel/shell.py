@@ -98,11 +98,6 @@ class Sentinel:
         """Names of the layers that compute in FP32."""
         return [self.layers.names[index] for index in self._islands.pinned]
 
-    @property
-    def baseline_loss(self) -> float | None:
-        """Mean loss at the end of the last FP32 stretch of this process; None before one that was long enough."""
-        return self._watch.baseline_loss
-
     def allowed(self, requested: PrecisionMode) -> PrecisionMode:
         """The safer of what is requested and what the level allows."""
         return safer(requested, self._applied.cap)

@@ -39,11 +39,6 @@ class StepWatch:
         self._guard, self._detects = guard, True
         self._held_told = False
 
-    @property
-    def baseline_loss(self) -> float | None:
-        """Mean loss at the end of the last FP32 stretch of this process; None before one that was long enough."""
-        return self._baseline.level
-
     def passes(self, record: StepRecord) -> bool:
         """Take a good step in, if nothing can come of one before :attr:`look_at`."""
         if self.clock + 1 >= self.look_at or record.mode is not self._mode:
