@@ -11,7 +11,7 @@ import torch
 
 from precision_trainer import cli
 from precision_trainer.models.environments import collect
-from precision_trainer.models.replay import ReplayBuffer
+from precision_trainer.models.replay import ReplayBuffer, Sequences
 from precision_trainer.models.verify import verify_fp32
 from tests.support.training.world_models import small_model, train
 
@@ -43,7 +43,7 @@ async def test_cancelling_ends_after_the_step_under_way_and_leaves_a_model_that_
     begun = asyncio.Event()
     loop, loss = asyncio.get_running_loop(), model._loss
 
-    def signal(module: torch.nn.Module, batch: object) -> torch.Tensor:
+    def signal(module: torch.nn.Module, batch: Sequences) -> torch.Tensor:
         loop.call_soon_threadsafe(begun.set)
         return loss(module, batch)
 
@@ -69,7 +69,7 @@ async def test_a_request_changes_the_mode_while_it_trains_and_it_can_still_be_ca
     loop, loss = asyncio.get_running_loop(), model._loss
     stepped, changed = asyncio.Event(), asyncio.Event()
 
-    def watch(module: torch.nn.Module, batch: object) -> torch.Tensor:
+    def watch(module: torch.nn.Module, batch: Sequences) -> torch.Tensor:
         loop.call_soon_threadsafe((changed if model.fp16_enabled else stepped).set)
         return loss(module, batch)
 
@@ -114,7 +114,7 @@ def test_batches_that_the_sentinel_computes_again_are_no_steps(
     calls = 0
     loss = model._loss
 
-    def count(module: torch.nn.Module, batch: object) -> torch.Tensor:
+    def count(module: torch.nn.Module, batch: Sequences) -> torch.Tensor:
         nonlocal calls
         calls += 1
         return loss(module, batch)

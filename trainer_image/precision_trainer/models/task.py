@@ -106,11 +106,11 @@ def load_task(target: str) -> Task:
     return make_task(target, model, batches, loss, replay=rest[0] if rest else None)
 
 
-def to_device(batch: object, device: torch.device) -> object:
+def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch with every tensor in it on ``device``; the copy does not wait where the memory is pinned."""
     if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    moved: object = _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
+        return cast(Batch, batch.to(device, non_blocking=True))
+    moved: Batch = _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
     return moved
 
 

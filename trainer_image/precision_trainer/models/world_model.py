@@ -31,7 +31,7 @@ from ..values.logs import JsonLog, from_env
 from ..values.modes import PrecisionMode
 from . import world_state
 from .replay import ReplayBuffer, Sequences
-from .rssm import RSSM, Losses, Reading, RssmConfig, RssmState, losses, symexp, symlog
+from .rssm import RSSM, Losses, Reading, RssmConfig, RssmState, losses, symexp, symlog, world_model_loss
 from .task import to_device
 
 LEARNING_RATE = 3e-4
@@ -136,7 +136,7 @@ class WorldModel:
                 records += self._boundary(trainer, trainer.begin_step())
                 batch = self.replay_buffer.batch(self._samples, batch_size)
                 self._samples += batch_size
-                loss = trainer.training_step(to_device(batch, self.device), self._loss, _replay)
+                loss = trainer.training_step(to_device(batch, self.device), self._loss, world_model_loss)
                 assert self._seen is not None
                 parts.append(self._seen)
                 trainer.backward_and_step(loss)
@@ -154,8 +154,7 @@ class WorldModel:
                 seconds=round(time.monotonic() - started, 3),
             )
 
-    def _loss(self, model: torch.nn.Module, batch: object) -> torch.Tensor:
-        assert isinstance(batch, Sequences)
+    def _loss(self, model: torch.nn.Module, batch: Sequences) -> torch.Tensor:
         parts = losses(model, batch)
         # Kept on the device: reading them here would make every step wait.
         self._seen = torch.stack((parts.total, *parts)).detach()
@@ -273,8 +272,3 @@ class WorldModel:
             trainer.request_source = self._requests.source(lambda: trainer.applied)
             self._trainer = trainer
         return self._trainer
-
-
-def _replay(model: torch.nn.Module, batch: object) -> torch.Tensor:
-    assert isinstance(batch, Sequences)
-    return losses(model, batch).total
