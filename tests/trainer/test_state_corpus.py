@@ -23,8 +23,9 @@ import pytest
 import torch
 
 from precision_trainer.checkpoint import plain
+from precision_trainer.checkpoint.format import TrainingState
 from precision_trainer.errors import CheckpointError
-from precision_trainer.store.checkpoints import CheckpointStore, TrainingState
+from precision_trainer.store.checkpoints import CheckpointStore
 from precision_trainer.values.logs import JsonLog
 from tests.support.training.checkpoints import small_model, small_state
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from precision_trainer.store.checkpoints import TrainingState
+from precision_trainer.checkpoint.format import TrainingState
 
 
 def small_model() -> torch.nn.Module:

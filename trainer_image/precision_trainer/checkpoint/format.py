@@ -5,7 +5,7 @@ All checks are made before anything is put into a model or an optimizer: a refus
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
@@ -22,8 +22,15 @@ from .tensors import check_dense, check_finite, is_expanded, once
 FORMAT = 1
 MAX_STEP = 10**12 - 1
 """The directory's name has twelve digits."""
-_MAX_SCALE = torch.finfo(torch.float32).max
-"""What the scale's tensor takes."""
+_SCALER: tuple[tuple[str, float | None, Callable[[float], bool], str], ...] = (
+    ("scale", None, lambda v: 0 < v <= torch.finfo(torch.float32).max, "a finite FP32 number above 0"),
+    ("growth_tracker", None, lambda v: 0 <= v < float("inf"), "a finite number from 0 on"),
+    ("overflows_left", 1.0, lambda v: 0 <= v < 2**31, "a number in [0, 2147483647]"),
+    ("factor", 1.0, lambda v: 0 < v < float("inf"), "a finite number above 0"),
+    ("growth_interval", 1.0, lambda v: 1 <= v < 2**31 and v.is_integer(), "a whole number in [1, 2147483647]"),
+)
+"""What a scaler's state holds: name, what counts where it is absent, whether it is good, and what it must be. Absent are
+``overflows_left`` in files from before there was hysteresis, and what nobody asked for."""
 
 
 class ModeEntry(TypedDict):
@@ -139,7 +146,7 @@ def _check_numbers(raw: dict[str, object], where: Path) -> None:
 
 
 def check_model(
-    saved: dict[str, object],
+    saved: Mapping[str, object],
     where: Path,
     model: torch.nn.Module | None,
     *,
@@ -181,20 +188,9 @@ def check_model(
     return check_finite(saved, f"{where}: model_state_dict", nonfinite_buffers, infinite)
 
 
-def check_scaler(scaler: dict[str, object], where: Path) -> None:
+def check_scaler(scaler: Mapping[str, object], where: Path) -> None:
     """Refuse a scaler's state that is not one. Raises CheckpointError."""
-    scale, tracker = scaler.get("scale"), scaler.get("growth_tracker")
-    if not isinstance(scale, float) or not 0 < scale <= _MAX_SCALE:
-        raise CheckpointError(f"{where}: scaler.scale {scale!r}: expected a finite FP32 number above 0")
-    if not isinstance(tracker, float) or not 0 <= tracker < float("inf"):
-        raise CheckpointError(f"{where}: scaler.growth_tracker {tracker!r}: expected a finite number from 0 on")
-    left = scaler.get("overflows_left", 1.0)  # absent before hysteresis was
-    if not isinstance(left, float) or not 0 <= left < 2**31:
-        raise CheckpointError(f"{where}: scaler.overflows_left {left!r}: expected a number in [0, 2147483647]")
-    factor, interval = scaler.get("factor", 1.0), scaler.get("growth_interval", 1.0)  # absent: nobody asked
-    if not isinstance(factor, float) or not 0 < factor < float("inf"):
-        raise CheckpointError(f"{where}: scaler.factor {factor!r}: expected a finite number above 0")
-    if not isinstance(interval, float) or not 1 <= interval < 2**31 or not interval.is_integer():
-        raise CheckpointError(
-            f"{where}: scaler.growth_interval {interval!r}: expected a whole number in [1, 2147483647]"
-        )
+    for name, absent, good, expected in _SCALER:
+        value = scaler.get(name, absent)
+        if not isinstance(value, float) or not good(value):
+            raise CheckpointError(f"{where}: scaler.{name} {value!r}: expected {expected}")

@@ -100,7 +100,7 @@ def _ours(path: Path) -> CheckpointReport:
 
 def _plain(path: Path) -> CheckpointReport:
     weights, moments = plain.content(path)
-    check_model({**weights}, path, None)
+    check_model(weights, path, None)
     if moments is not None:
         check_optimizer(moments, path, None)
     return CheckpointReport(

@@ -126,7 +126,7 @@ def load(
         state = validate(files.read(path), path, model, optimizer)
         return state["model_state_dict"], state["optimizer_state_dict"]
     weights, moments = content(path, model)
-    check_model({**weights}, path, model, nonfinite_buffers=nonfinite_buffers(model), infinite=untrained(model))
+    check_model(weights, path, model, nonfinite_buffers=nonfinite_buffers(model), infinite=untrained(model))
     if moments is not None:
         check_optimizer(moments, path, optimizer)
     return weights, moments
@@ -187,7 +187,7 @@ def scaler_state(raw: object) -> dict[str, float] | None:
     numbers = {"scale": saved.get("scale"), "growth_tracker": saved.get("_growth_tracker")}
     try:
         state = {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
-        check_scaler({**state}, Path())
+        check_scaler(state, Path())
     except (OverflowError, CheckpointError):
         return None
     return state

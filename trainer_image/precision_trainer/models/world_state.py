@@ -56,7 +56,6 @@ def save(
     Raises:
         CheckpointError: the disk refuses, or a load would: it would take a good file's place.
     """
-    weights: dict[str, torch.Tensor] = trainer.model.state_dict()
     entry: ModeEntry = {
         "step": trainer.step, "mode": trainer.mode.wire, "generation": trainer.generation, "source": "save",
         "time": time.time(),
@@ -65,7 +64,7 @@ def save(
         "format": FORMAT,
         "step": trainer.step,
         "samples": samples,
-        "model_state_dict": weights,
+        "model_state_dict": trainer.model.state_dict(),
         "optimizer_state_dict": trainer.optimizer.state_dict(),
         "scaler": trainer.scaler.state_dict(),
         "rng": [random_state()],
@@ -111,7 +110,7 @@ def apply(saved: Saved, trainer: ExtendedFP16Trainer) -> None:
     Raises:
         CheckpointError: it is of another model or optimizer; then nothing has changed.
     """
-    check_model({**saved.weights}, saved.path, trainer.model)
+    check_model(saved.weights, saved.path, trainer.model)
     if saved.moments is not None:
         check_optimizer(saved.moments, saved.path, trainer.optimizer)
     trainer.model.load_state_dict(saved.weights)

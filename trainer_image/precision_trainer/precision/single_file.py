@@ -33,7 +33,7 @@ def save(trainer: ExtendedFP16Trainer, path: Path) -> None:
     weights = trainer.cold.state_dict() if trainer.cold is not None else trainer.model.state_dict()
     weights, moments, scaler = as_saved((weights, trainer.optimizer.state_dict(), trainer.scaler.state_dict()))
     check_model(
-        {**weights},
+        weights,
         path,
         trainer.model if trainer.cold is None else None,
         nonfinite_buffers=trainer.nonfinite_buffers,
@@ -41,7 +41,7 @@ def save(trainer: ExtendedFP16Trainer, path: Path) -> None:
         other_types=trainer.other_types,
     )
     check_optimizer(moments, path, trainer.optimizer)
-    check_scaler({**scaler}, path)
+    check_scaler(scaler, path)
     state = {
         plain.MODEL: weights,
         plain.OPTIMIZER: moments,
@@ -67,12 +67,12 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
         check_optimizer(moments, path, trainer.optimizer)
     scaler = plain.scaler_state(raw)
     if scaler is not None:
-        check_scaler({**scaler}, path)
+        check_scaler(scaler, path)
     if trainer.cold is not None:
         _load_cold(trainer, weights, path)
     else:
         check_model(
-            {**weights},
+            weights,
             path,
             trainer.model,
             nonfinite_buffers=trainer.nonfinite_buffers,

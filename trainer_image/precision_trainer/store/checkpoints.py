@@ -17,15 +17,13 @@ from pathlib import Path
 import torch
 
 from ..checkpoint import files
-from ..checkpoint.format import FORMAT, ModeEntry, TrainingState, check_model, validate
+from ..checkpoint.format import TrainingState, check_model, validate
 from ..checkpoint.nest import as_saved, check_loads
 from ..checkpoint.optimizer import check_optimizer
 from ..checkpoint.tensors import is_mask
 from ..errors import CheckpointError, UnreadableError
 from ..values.logs import JsonLog
 from .lease import Lease
-
-__all__ = ["FORMAT", "KEEP", "CheckpointStore", "Loaded", "ModeEntry", "TrainingState"]
 
 KEEP = 2
 _NAME = re.compile(r"step-(\d{12})")
@@ -133,8 +131,7 @@ class CheckpointStore:
         """
         final, state = self.path(state["step"]), as_saved(state)
         self._permit()
-        model: dict[str, object] = {**state["model_state_dict"]}
-        known = state.get("nonfinite_buffers", [])
+        model, known = state["model_state_dict"], state.get("nonfinite_buffers", [])
         buffers = check_model(
             model,
             final,
