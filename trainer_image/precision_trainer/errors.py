@@ -22,6 +22,10 @@ EXIT_PEER_LOST = 75
 sysexits.h: start again."""
 
 
+MAX_ERROR = 300
+"""Characters of another one's error that are told."""
+
+
 class TrainerError(Exception):
     """Base of the errors this package raises on purpose; shown to a person without a traceback."""
 

@@ -22,14 +22,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from ..distributed import ddp
+from ..errors import MAX_ERROR
 from ..step.replay import ForwardState, version
 from ..values.modes import PrecisionMode
 from ..values.request import PrecisionRequest
 from .batch import KeptBatch
 
 Result = TypeVar("Result")
-_MAX_REASON = 300
-"""Characters of an error that are told."""
 _OF_A_MODE = re.compile(r"0x[0-9a-f]+|\d+|\b[KMGT]i?B\b|\w*(?:float|half)\w*", re.IGNORECASE)
 """In an error's text: addresses and sizes differ too where the error is the same."""
 THE_MODEL = "the model"
@@ -141,7 +140,7 @@ def kind_of(error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:_MAX_REASON]
+    return (str(error).splitlines() or [""])[0][:MAX_ERROR]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from ..errors import MAX_ERROR
 from ..values.logs import JsonLog
 
 Result = TypeVar("Result")
-_MAX_ERROR = 300
-"""Characters of an error that are logged."""
 
 
 class Guard:
@@ -39,5 +38,5 @@ class Guard:
             f'expected the check "{check}" to run on this model, it raised {type(error).__name__}: it is off until the '
             "process ends, and what it would find is unknown; training is not affected",
             check=check,
-            error=(str(error).splitlines() or [""])[0][:_MAX_ERROR],
+            error=(str(error).splitlines() or [""])[0][:MAX_ERROR],
         )

@@ -18,7 +18,7 @@ from ..checkpoint.optimizer import load_optimizer
 from ..checkpoint.rng import as_random_state, random_state, set_random_state
 from ..checkpoint.tensors import load_weights, untrained
 from ..distributed import ddp
-from ..errors import CheckpointError
+from ..errors import MAX_ERROR, CheckpointError
 from ..precision.trainer import ExtendedFP16Trainer
 from ..step.steps import StepRecord
 from ..telemetry.metrics import Metrics
@@ -35,8 +35,6 @@ _HISTORY = 200
 HEALTHY_AFTER_STEPS = 50
 REWIND_SECONDS = 300.0
 """How long a rewind waits for the volume, for each thing it does there: for a large checkpoint, not for one that hangs."""
-_MAX_ERROR = 300
-"""Characters of an error that are logged."""
 
 
 class CheckpointPart(Protocol):
@@ -155,7 +153,7 @@ class Checkpointer:
                     self._log.warning(
                         "checkpoint_part_unreadable",
                         f"expected what {name} keeps in a checkpoint, found something else ({type(error).__name__}: "
-                        f"{str(error)[:_MAX_ERROR]}); {name} begins anew",
+                        f"{str(error)[:MAX_ERROR]}); {name} begins anew",
                     )
 
     def _apply(self, state: TrainingState, *, rewind: bool = False) -> None:

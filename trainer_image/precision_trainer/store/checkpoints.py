@@ -21,15 +21,13 @@ from ..checkpoint.format import TrainingState, check_model, validate
 from ..checkpoint.nest import as_saved, check_loads
 from ..checkpoint.optimizer import check_optimizer
 from ..checkpoint.tensors import is_mask
-from ..errors import CheckpointError, UnreadableError
+from ..errors import MAX_ERROR, CheckpointError, UnreadableError
 from ..values.logs import JsonLog
 from .lease import Lease
 
 KEEP = 2
 _NAME = re.compile(r"step-(\d{12})")
 _REJECTED = "rejected-"
-_MAX_ERROR = 300
-"""Characters of an error that are logged."""
 _MAX_NAMES = 100
 """Of what became inf, that a checkpoint says."""
 
@@ -267,7 +265,7 @@ class CheckpointStore:
             except CheckpointError as error:
                 self._log.error("checkpoint_refused", str(error), step=step)
             except Exception as error:  # noqa: BLE001  (whatever its content makes torch raise: the one before may be good)
-                message = f"{self.path(step)} cannot be used ({type(error).__name__}: {str(error)[:_MAX_ERROR]})"
+                message = f"{self.path(step)} cannot be used ({type(error).__name__}: {str(error)[:MAX_ERROR]})"
                 self._log.error("checkpoint_refused", message, step=step)
         return None
 
