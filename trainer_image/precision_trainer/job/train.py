@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
 from collections.abc import Mapping, Sequence
@@ -51,52 +52,48 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
     torch.set_num_threads(options.threads)
     metrics = Metrics()
     log.on_lost = lambda: metrics.add({"genesis_log_lines_lost": 1.0})
-    exporter = None
-    if log.rank == 0 and options.metrics_port >= 0:
-        # Before the process group meets: Prometheus should see the counters at 0.
-        exporter = Exporter(metrics, options.metrics_port)
-        log.event("metrics", port=exporter.port)
-    session = bar = lease = None
-    try:
-        rank, world_size = ddp.init_distributed(options.backend or None, options.ddp_timeout_seconds)
-        if rank == 0 and options.checkpoint_dir:
-            lease = Lease(
-                options.checkpoint_dir,
-                holder_name(),
-                log=log,
-                metrics=metrics,
-                seconds=options.checkpoint_lease_seconds,
-            )
-            stop.at_early_exit = lease.release
-        # Before anything is decided or loaded: the process before may take its time to end.
-        take_lease_together(lease, options.ddp_timeout_seconds)
-        bar = bar_for(rank, options.steps)
-        session = Session(options, log, stop, metrics, rank, world_size, bar=bar, lease=lease)
-        return session.run()
-    except MissingRankError as error:
-        if ddp.in_one_pod():
-            raise
-        raise PeerLostError(str(error)) from error
-    except RuntimeError as error:
-        if not ddp.lost_peer(error):
-            raise
-        # Known by its words only: if it was another error of the script, its traceback says so.
-        traceback.print_exc()
-        kind = ProcessGroupError if ddp.training_failed(error) else PeerLostError
-        raise kind(
-            f"rank {log.rank} lost a peer: {ddp.find_loss()} ({str(error).splitlines()[0]}); look at the other ranks' "
-            "logs; the process group resumes from its last checkpoint when it is restarted"
-        ) from error
-    finally:
-        if session is not None:
-            session.close()
-        if lease is not None:
-            lease.release()  # after the last write
-        if bar is not None:
-            bar.close()
-        ddp.cleanup_distributed()
-        if exporter is not None:
-            exporter.close()
+    with contextlib.ExitStack() as at_end:
+        if log.rank == 0 and options.metrics_port >= 0:
+            # Before the process group meets: Prometheus should see the counters at 0.
+            exporter = Exporter(metrics, options.metrics_port)
+            at_end.callback(exporter.close)
+            log.event("metrics", port=exporter.port)
+        at_end.callback(ddp.cleanup_distributed)
+        try:
+            rank, world_size = ddp.init_distributed(options.backend or None, options.ddp_timeout_seconds)
+            lease = None
+            if rank == 0 and options.checkpoint_dir:
+                lease = Lease(
+                    options.checkpoint_dir,
+                    holder_name(),
+                    log=log,
+                    metrics=metrics,
+                    seconds=options.checkpoint_lease_seconds,
+                )
+                stop.at_early_exit = lease.release
+                at_end.callback(lease.release)  # after the last write
+            # Before anything is decided or loaded: the process before may take its time to end.
+            take_lease_together(lease, options.ddp_timeout_seconds)
+            bar = bar_for(rank, options.steps)
+            if bar is not None:
+                at_end.callback(bar.close)
+            session = Session(options, log, stop, metrics, rank, world_size, bar=bar, lease=lease)
+            at_end.callback(session.close)
+            return session.run()
+        except MissingRankError as error:
+            if ddp.in_one_pod():
+                raise
+            raise PeerLostError(str(error)) from error
+        except RuntimeError as error:
+            if not ddp.lost_peer(error):
+                raise
+            # Known by its words only: if it was another error of the script, its traceback says so.
+            traceback.print_exc()
+            kind = ProcessGroupError if ddp.training_failed(error) else PeerLostError
+            raise kind(
+                f"rank {log.rank} lost a peer: {ddp.find_loss()} ({str(error).splitlines()[0]}); look at the other ranks' "
+                "logs; the process group resumes from its last checkpoint when it is restarted"
+            ) from error
 
 
 class Session:
