@@ -112,20 +112,13 @@ def process_lives(root: Path, number: int) -> bool:
 class OwnFile:
     """The lease file that this process made. One thread at a time."""
 
-    def __init__(self, path: Path, record: Record, descriptor: int) -> None:
+    def __init__(self, path: Path, number: int, record: Record, descriptor: int) -> None:
         """Of ``path``, which :func:`claim` has just made. ``descriptor`` stays open: its inode is not used again."""
-        self.path = path
+        self.path, self.number = path, number
         self._record = record
         self._descriptor = descriptor
         status = os.fstat(descriptor)
         self._identity = status.st_dev, status.st_ino
-
-    @property
-    def number(self) -> int:
-        """Of this tenure."""
-        match = _NAME.fullmatch(self.path.name)
-        assert match is not None
-        return int(match[1])
 
     @property
     def device(self) -> int:
@@ -197,7 +190,7 @@ def claim(root: Path, number: int, record: Record) -> OwnFile | None:
             os.unlink(temporary)
     if descriptor is None:
         return None
-    own = OwnFile(path, record, descriptor)
+    own = OwnFile(path, number, record, descriptor)
     # Numbers below the one in force are free again once their files were removed: one of those is no lease. The
     # directory was changed just now, so that an NFS client lists it anew.
     if any(other > number for other in _numbers(root)):
