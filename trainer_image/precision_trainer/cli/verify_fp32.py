@@ -37,8 +37,5 @@ def _run(parsed: argparse.Namespace) -> int:
     from ..models.verify import verify_fp32
 
     result = verify_fp32(parsed.environment, parsed.trajectories, epochs=parsed.epochs, batch_size=parsed.batch_size)
-    if parsed.output == "json":
-        sys.stdout.write(json.dumps(result.to_wire()) + "\n")
-    else:
-        sys.stdout.write(f"{result.text()}\n")
+    sys.stdout.write((json.dumps(result.to_wire()) if parsed.output == "json" else result.text()) + "\n")
     return EXIT_OK if result.passed else EXIT_FAILED

@@ -139,9 +139,8 @@ class Loop:
         return True
 
     def _put(self, boundary: Boundary, now: float) -> None:
-        for record in boundary.records:
-            self._waiting.append(record)
-            self._read_at.append(now)
+        self._waiting += boundary.records
+        self._read_at += [now] * len(boundary.records)
 
     def _report(self, now: float) -> int:
         records, times = self._waiting, self._read_at

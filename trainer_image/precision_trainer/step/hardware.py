@@ -44,10 +44,9 @@ class Hardware:
 
 def detect() -> Hardware:
     """Look at this machine; starts nothing on a GPU."""
-    flags = _cpu_flags()
-    if torch.cuda.is_available():
+    flags, capability = _cpu_flags(), cuda_capability()
+    if capability is not None:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        capability = (properties.major, properties.minor)
         return Hardware(
             "cuda",
             properties.name,

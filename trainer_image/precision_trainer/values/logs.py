@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -41,7 +42,7 @@ class JsonLog:
     def _write(self, event: str, at: float | None, fields: Mapping[str, Field]) -> None:
         record: dict[str, Field] = {"event": event, **self._common}
         for key, value in fields.items():
-            record[key] = None if isinstance(value, float) and not _finite(value) else value
+            record[key] = None if isinstance(value, float) and not math.isfinite(value) else value
         record["time"] = round(time.time() if at is None else at, 6)
         try:
             with self._lock:
@@ -75,7 +76,3 @@ def from_env() -> JsonLog:
 def _env_int(name: str, default: int) -> int:
     text = os.environ.get(name, "")
     return int(text) if text.isdigit() else default
-
-
-def _finite(value: float) -> bool:
-    return value - value == 0.0
