@@ -2,15 +2,20 @@
 
 All stages run even if one fails, so that one run tells all; none does on a machine that is refused. What the run
 started, it removes, also when it is interrupted.
+
+Tests of clusters wait for clocks and for other programs half of the time. What only computes runs beside them, at low
+priority (`beside`), and its output follows when both are through.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.table import Table
@@ -20,7 +25,7 @@ from lab.cluster import Cluster
 from lab.cluster.full import require_machine
 from lab.errors import LabError
 from lab.interrupts import INTERRUPTED, take_sigterm_as_interrupt
-from lab.process import call
+from lab.process import Daemon, call
 from lab.progress import console, elapsed, say
 from lab.release.tools import tools
 from lab.setup.certmanager import cert_manager
@@ -35,11 +40,23 @@ Action = Callable[[], int]
 CHECK_WORKERS = 2
 """One a core."""
 
-CLUSTER_WORKERS = 2
-"""These tests wait for other programs, which share the two cores with them: three end no sooner, and miss deadlines."""
+CLUSTER_WORKERS = 3
+"""These tests wait for other programs, and for clocks, half of the time."""
 
 TRAINER_WORKERS = 2
-"""One a core. These tests share nothing that is dear to set up: who is done takes the next one, of whatever file."""
+"""One a core."""
+
+NICE = 10
+"""Of what runs beside tests of clusters."""
+
+BY_FILE = ("--dist", "loadfile")
+"""Tests of one file share what they set up. Files of many tests first."""
+
+BY_FILE_IN_ORDER = (*BY_FILE, "--no-loadscope-reorder")
+"""In the order that the folder's conftest gives them."""
+
+BY_TEST = ("--dist", "worksteal")
+"""These tests share nothing that is dear to set up: who is done takes the next one, of whatever file."""
 
 
 @dataclass
@@ -62,7 +79,7 @@ class Counts:
 
 @dataclass
 class Suite:
-    """Runs stages and remembers how they went."""
+    """Runs stages and remembers how they went: title, whether it passed, seconds."""
 
     counts: Counts = field(default_factory=Counts)
     results: list[tuple[str, bool, float]] = field(default_factory=list)
@@ -84,18 +101,20 @@ class Suite:
         program = str(Path(sys.executable).with_name(command[0]))
         return self.stage(" ".join(command), lambda: call([program, *command[1:]]))
 
-    def pytest(self, *folders: str, workers: int = 1, by_file: bool = True, options: Sequence[str] = ()) -> bool:
+    def pytest(
+        self, *folders: str, workers: int = 1, share: Sequence[str] = BY_FILE, options: Sequence[str] = ()
+    ) -> bool:
         """Run the tests of folders. None found is a failure: pytest says so with an exit code of its own.
 
-        ``workers``: processes that share the files among them, each with a control plane of its own: tests of one file
-        share what they set up. Not ``by_file``: that share the tests. ``options``: pytest's own; they name the report too.
+        ``workers``: processes that share the tests among them as ``share`` says, each with a control plane of its own.
+        ``options``: pytest's own; they name the report too.
         """
         names = [*(Path(folder).name for folder in folders), *(option.strip("-") for option in options)]
         report = _REPORTS / f"{'-'.join(names)}.xml"
         report.unlink(missing_ok=True)
 
         def action() -> int:
-            shared = ["-n", str(workers), "--dist", "loadfile" if by_file else "worksteal"] if workers > 1 else []
+            shared = ["-n", str(workers), *share] if workers > 1 else []
             report_to = f"--junitxml={report}"
             code = call([sys.executable, "-m", "pytest", "-q", "--durations=5", *shared, report_to, *options, *folders])
             if report.exists():
@@ -103,6 +122,20 @@ class Suite:
             return code
 
         return self.stage(f"pytest {' '.join((*options, *folders))}", action)
+
+    def write(self, path: Path) -> None:
+        """For :meth:`take`, by another process."""
+        path.write_text(json.dumps(asdict(self)))
+
+    def take(self, title: str, path: Path) -> None:
+        """Add what another process has written; that it wrote nothing is a failure of that ``title``."""
+        if not path.exists():
+            self.results.append((title, False, 0.0))
+            return
+        found = json.loads(path.read_text())
+        self.results += [(stage, passed, seconds) for stage, passed, seconds in found["results"]]
+        for name, count in found["counts"].items():
+            setattr(self.counts, name, getattr(self.counts, name) + count)
 
     def conclude(self) -> int:
         """Print what happened, and return the exit code."""
@@ -140,22 +173,48 @@ def test(suite: Suite, *more: str) -> bool:
         return False
     if not suite.stage("Kubernetes binaries", lambda: 0 if kube_binaries() else 1):
         return False
+    with _beside(suite):
+        suite.pytest("tests/chart", "tests/cluster", workers=CLUSTER_WORKERS, share=BY_FILE_IN_ORDER)
+        cluster = Cluster()
+        found_running = cluster.running()
+        try:
+            if suite.stage("full cluster", lambda: _done(cluster.up())):
+                for folder in ("tests/e2e", *more):
+                    suite.pytest(folder)
+        finally:
+            if not found_running:
+                cluster.down()
+    return True
+
+
+@contextmanager
+def _beside(suite: Suite) -> Iterator[None]:
+    """Run `beside` in a process of its own until the body is through and itself too; then show what it said."""
+    log, report = _REPORTS / "beside.log", _REPORTS / "beside.json"
+    for path in (log, report):
+        path.unlink(missing_ok=True)
+    program = Daemon("beside", [sys.executable, "-m", "lab.suite", "beside"], _REPORTS, nice=NICE)
+    program.start()
+    say(f"beside the following: style, types, unit tests, trainer; see {log.relative_to(paths.ROOT)}")
+    try:
+        yield
+        if program.running():
+            say("waiting for what runs beside …")
+        while program.running():
+            time.sleep(1)
+        console.print(log.read_text(errors="replace"), markup=False)
+        suite.take("beside", report)
+    finally:
+        program.stop(grace=60)
+
+
+def beside(suite: Suite) -> None:
+    """What waits for nothing: style, types, and the tests that start no cluster."""
     _static(suite)
     suite.pytest("tests/unit", "tests/property", workers=CHECK_WORKERS)
     suite.stage("go test (lab/kube)", lambda: call(test_command(), cwd=MODULE, env=ENVIRONMENT))
-    suite.pytest("tests/chart", workers=CLUSTER_WORKERS)
-    suite.pytest("tests/trainer", workers=TRAINER_WORKERS, by_file=False)
-    suite.pytest("tests/cluster", workers=CLUSTER_WORKERS)
-    cluster = Cluster()
-    found_running = cluster.running()
-    try:
-        if suite.stage("full cluster", lambda: _done(cluster.up())):
-            for folder in ("tests/e2e", *more):
-                suite.pytest(folder)
-    finally:
-        if not found_running:
-            cluster.down()
-    return True
+    suite.pytest("tests/trainer", workers=TRAINER_WORKERS, share=BY_TEST)
+    suite.write(_REPORTS / "beside.json")
 
 
 def test_all(suite: Suite) -> None:
@@ -173,9 +232,11 @@ def test_all(suite: Suite) -> None:
 
 def main() -> int:
     """Run the suite that the command line names."""
-    suites: dict[str, Callable[[Suite], object]] = {"check": check, "test": test, "test-all": test_all}
+    suites: dict[str, Callable[[Suite], object]] = {
+        "check": check, "test": test, "test-all": test_all, "beside": beside,
+    }  # fmt: skip
     if len(sys.argv) != 2 or sys.argv[1] not in suites:
-        console.print(f"usage: python -m lab.suite {'|'.join(suites)}", markup=False)
+        console.print("usage: python -m lab.suite check|test|test-all", markup=False)
         return 2
     take_sigterm_as_interrupt()
     _REPORTS.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ them.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,10 @@ _COMPILED = {"older_minor": "Older minor of Kubernetes", "cert_manager": "cert-m
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark all tests here, so that `-m "not cluster"` leaves them out; those that compile something run where asked for."""
+    """Mark all tests here, so that `-m "not cluster"` leaves them out; those that compile something run where asked for.
+
+    Files of few tests come first: they are the long ones, and workers that share files should end together.
+    """
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
@@ -32,6 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker(marker) is not None]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (tests[item.path], item.path))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

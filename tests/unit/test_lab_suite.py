@@ -9,7 +9,7 @@ import pytest
 
 from lab import suite as module
 from lab.errors import LabError
-from lab.suite import Suite
+from lab.suite import Counts, Suite
 
 
 @pytest.fixture
@@ -20,6 +20,22 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     def call(command: list[str], **_: object) -> int:
         found.append(" ".join(command))
         return 0
+
+    class Here:
+        """What runs beside, at once."""
+
+        def __init__(self, *_: object, nice: int) -> None:
+            self.tail = tmp_path / "beside.log"
+
+        def start(self) -> None:
+            module.beside(Suite())
+            self.tail.write_text("said beside")
+
+        def running(self) -> bool:
+            return False
+
+        def stop(self, grace: float) -> None:
+            """It has ended."""
 
     class NoCluster:
         def running(self) -> bool:
@@ -32,8 +48,10 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
             found.append("down")
 
     monkeypatch.setattr(module, "_REPORTS", tmp_path)
+    monkeypatch.setattr(module.paths, "ROOT", tmp_path)
     monkeypatch.setattr(module, "call", call)
     monkeypatch.setattr(module, "Cluster", NoCluster)
+    monkeypatch.setattr(module, "Daemon", Here)
     monkeypatch.setattr(module, "require_machine", lambda: None)
     for name in ("kube_binaries", "older_control_plane", "cert_manager"):
         monkeypatch.setattr(module, name, lambda: True)
@@ -62,12 +80,15 @@ def test_a_stage_that_fails_keeps_no_later_one_from_running(
 ) -> None:
     def fails(command: list[str], **_: object) -> int:
         started.append(" ".join(command))
-        return 1 if "tests/chart" in command else 0
+        return 1 if "tests/chart" in command or "tests/trainer" in command else 0
 
     monkeypatch.setattr(module, "call", fails)
     suite = Suite()
     module.test_all(suite)
-    assert [title for title, passed, _ in suite.results if not passed] == ["pytest tests/chart"]
+    assert [title for title, passed, _ in suite.results if not passed] == [
+        "pytest tests/chart tests/cluster",
+        "pytest tests/trainer",
+    ]
     assert any(command.endswith("tests/e2e") for command in started)
     assert any(command.endswith("tests/release") for command in started)
     assert started[-1].endswith("cert_manager tests/cluster")
@@ -79,6 +100,30 @@ def test_a_cluster_that_was_brought_up_is_taken_down(started: list[str]) -> None
     assert module.test(suite)
     assert (started.count("up"), started[-1]) == (1, "down")
     assert suite.conclude() == 0
+
+
+def test_what_runs_beside_is_shown_and_counted(started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    suite = Suite()
+    module.test(suite)
+    assert [title for title, _, _ in suite.results if title in ("mypy", "pytest tests/trainer")] == [
+        "mypy",
+        "pytest tests/trainer",
+    ]
+    assert "said beside" in capsys.readouterr().err
+
+
+def test_counts_of_another_process_are_added(tmp_path: Path) -> None:
+    other = Suite(Counts(passed=5, failed=1, skipped=2), [("x", False, 1.5)])
+    other.write(tmp_path / "found.json")
+    suite = Suite(Counts(passed=1), [("y", True, 1.0)])
+    suite.take("beside", tmp_path / "found.json")
+    assert suite == Suite(Counts(passed=6, failed=1, skipped=2), [("y", True, 1.0), ("x", False, 1.5)])
+
+
+def test_what_was_killed_beside_has_failed(tmp_path: Path) -> None:
+    suite = Suite(results=[("y", True, 1.0)])
+    suite.take("beside", tmp_path / "nothing.json")
+    assert suite.conclude() == 1
 
 
 def test_a_suite_that_ran_nothing_has_not_passed() -> None:
