@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lab import paths
 from lab import suite as module
 from lab.errors import LabError
 from lab.suite import Counts, Suite
@@ -48,7 +49,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
             found.append("down")
 
     monkeypatch.setattr(module, "_REPORTS", tmp_path)
-    monkeypatch.setattr(module.paths, "ROOT", tmp_path)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(module, "call", call)
     monkeypatch.setattr(module, "Cluster", NoCluster)
     monkeypatch.setattr(module, "Daemon", Here)
