@@ -8,6 +8,7 @@ import contextlib
 import json
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import Any
 
 import urllib3
 from kubernetes import client, config
+from kubernetes.client.rest import RESTResponse
 
 from lab.bench.trainers import BASELINE_LOSS, STEADY, STEPS_PER_SECOND
 from lab.cluster.kubectl import Kubectl
@@ -90,7 +92,10 @@ class ShadowTrainers:
         self._pods: dict[str, _Pod] = {}
         self._trained_until = time.monotonic()
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._stop, self._changed = threading.Event(), threading.Event()
+        self._seen: dict[str, dict[str, Any]] = {}
+        """The pods, as the watch has them."""
+        self._stream: urllib3.BaseHTTPResponse | None = None
         self.overflow: dict[str, float] = {}
         """Workload → share of its reduced-precision steps that overflow."""
         self.flag = "false"
@@ -125,6 +130,7 @@ class ShadowTrainers:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._threads = [
             threading.Thread(target=self._server.serve_forever, daemon=True),
+            threading.Thread(target=self._watch, daemon=True),
             threading.Thread(target=self._follow, daemon=True),
         ]
 
@@ -140,10 +146,15 @@ class ShadowTrainers:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self._stop.set()
+        self._changed.set()
         self._server.shutdown()
         self._server.server_close()
         for thread in self._threads:
-            thread.join(timeout=10)
+            while thread.is_alive():
+                if (stream := self._stream) is not None:
+                    with contextlib.suppress(RuntimeError, ValueError):  # it has just ended
+                        stream.shutdown()
+                thread.join(timeout=0.05)
         self._api.api_client.close()
 
     def get(self, resource: Resource, name: str = "") -> dict[str, Any] | None:
@@ -153,9 +164,7 @@ class ShadowTrainers:
         Raises:
             client.ApiException, urllib3.exceptions.HTTPError: it refuses, or cannot be reached.
         """
-        path = f"{resource.base}/namespaces/{self.namespace}/{resource.plural}{'/' if name else ''}{name}"
-        api = self._api.api_client
-        answer = api.call_api(*api.param_serialize("GET", path, auth_settings=["BearerToken"]), _request_timeout=30)
+        answer = self._ask(f"{resource.base}/namespaces/{self.namespace}/{resource.plural}{'/' if name else ''}{name}")
         body = answer.read()
         if answer.status == 404:
             return None
@@ -163,6 +172,12 @@ class ShadowTrainers:
             raise client.ApiException(http_resp=answer)
         found: dict[str, Any] = json.loads(body)
         return found
+
+    def _ask(self, path: str, *parameters: tuple[str, str]) -> RESTResponse:
+        api = self._api.api_client
+        request = api.param_serialize("GET", path, query_params=parameters, auth_settings=["BearerToken"])
+        answer: RESTResponse = api.call_api(*request, _request_timeout=30)
+        return answer
 
     def pods(self) -> list[dict[str, Any]]:
         """Those of the namespace, as the API server has them."""
@@ -204,14 +219,48 @@ class ShadowTrainers:
                     ]
         return "\n".join(lines) + "\n"
 
+    def _watch(self) -> None:
+        """Keep what was seen up to date. To look ten times a second would cost more than what is tested."""
+        while not self._stop.is_set():
+            # The API server is being restarted by the test, or etcd restored; trainers go on meanwhile.
+            with contextlib.suppress(client.ApiException, urllib3.exceptions.HTTPError):
+                found = self.get(PODS) or {}
+                self._see({item["metadata"]["name"]: item for item in found.get("items", [])})
+                for event in self._events(found["metadata"]["resourceVersion"]):
+                    if event["type"] == "ERROR":
+                        break
+                    pod = event["object"]
+                    name = pod["metadata"]["name"]
+                    left = {key: item for key, item in self._seen.items() if key != name}
+                    self._see(left if event["type"] == "DELETED" else {**left, name: pod})
+            self._stop.wait(0.2)
+
+    def _events(self, version: str) -> Iterator[dict[str, Any]]:
+        path = f"{PODS.base}/namespaces/{self.namespace}/{PODS.plural}"
+        answer = self._ask(path, ("watch", "1"), ("resourceVersion", version), ("timeoutSeconds", "25"))
+        if answer.status != 200:
+            return
+        self._stream, rest = answer.response, b""
+        try:
+            for part in answer.response.stream(None):
+                *lines, rest = (rest + part).split(b"\n")
+                yield from map(json.loads, lines)
+        finally:
+            self._stream = None
+            answer.response.release_conn()
+
+    def _see(self, pods: dict[str, dict[str, Any]]) -> None:
+        self._seen = pods
+        self._changed.set()
+
     def _follow(self) -> None:
-        while not self._stop.wait(0.2):
-            try:
-                started = self._started(self.pods())
-                self._update(started)
+        while not self._stop.is_set():
+            self._changed.clear()
+            started = self._started(list(self._seen.values()))
+            self._update(started)
+            with contextlib.suppress(client.ApiException, urllib3.exceptions.HTTPError):
                 self._report(started)
-            except (client.ApiException, urllib3.exceptions.HTTPError):
-                pass  # the API server is being restarted by the test; trainers go on meanwhile
+            self._changed.wait(0.2)  # capacity, and who is unresponsive, are set without an event
 
     def _started(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Without the pods that find no node. Who runs goes on running, whatever the capacity becomes."""
