@@ -14,8 +14,8 @@ class Staging:
     """
 
     def __init__(self) -> None:
-        self._buffers: list[torch.Tensor] = []
-        """In the order of the tensors in the nest: it seldom changes from one snapshot to the next."""
+        self._buffers: dict[tuple[torch.Size, torch.dtype, bool], list[torch.Tensor]] = {}
+        """By shape, type and whether they are pinned: which tensor had which does not matter, also where some come or go."""
         self._copied: list[torch.cuda.Event] = []
 
     def take(self, state: object) -> object:
@@ -25,21 +25,24 @@ class Staging:
         step cannot overtake it. :meth:`wait` before reading.
         """
         sources: list[torch.Tensor] = []
-        left, self._buffers = iter(self._buffers), []
+        targets: list[torch.Tensor] = []
+        left, self._buffers = self._buffers, {}
 
         def staged(value: object) -> object:
             if not isinstance(value, torch.Tensor):
                 return value
-            source, buffer = value.detach(), next(left, None)
-            if buffer is None or buffer.shape != source.shape or buffer.dtype != source.dtype:
-                buffer = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
+            source = value.detach()
+            form = source.shape, source.dtype, source.is_cuda
+            same = left.get(form)
+            buffer = same.pop() if same else torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
+            self._buffers.setdefault(form, []).append(buffer)
             sources.append(source)
-            self._buffers.append(buffer)
+            targets.append(buffer)
             return buffer
 
         copied = mapped(state, staged, plain=True)
         with torch.no_grad():
-            torch._foreach_copy_(self._buffers, sources, non_blocking=True)
+            torch._foreach_copy_(targets, sources, non_blocking=True)
         self._copied = []
         # Not the current device's stream: the model may be on another one, or on several.
         for device in {source.device for source in sources if source.is_cuda}:

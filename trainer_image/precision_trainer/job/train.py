@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import torch
@@ -56,9 +56,9 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
         if log.rank == 0 and options.metrics_port >= 0:
             # Before the process group meets: Prometheus should see the counters at 0.
             exporter = Exporter(metrics, options.metrics_port)
-            at_end.callback(exporter.close)
+            at_end.callback(_told, exporter.close)
             log.event("metrics", port=exporter.port)
-        at_end.callback(ddp.cleanup_distributed)
+        at_end.callback(_told, ddp.cleanup_distributed)
         try:
             rank, world_size = ddp.init_distributed(options.backend or None, options.ddp_timeout_seconds)
             lease = None
@@ -71,14 +71,14 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
                     seconds=options.checkpoint_lease_seconds,
                 )
                 stop.at_early_exit = lease.release
-                at_end.callback(lease.release)  # after the last write
+                at_end.callback(_told, lease.release)  # after the last write
             # Before anything is decided or loaded: the process before may take its time to end.
             take_lease_together(lease, options.ddp_timeout_seconds)
             bar = bar_for(rank, options.steps)
             if bar is not None:
-                at_end.callback(bar.close)
+                at_end.callback(_told, bar.close)
             session = Session(options, log, stop, metrics, rank, world_size, bar=bar, lease=lease)
-            at_end.callback(session.close)
+            at_end.callback(_told, session.close)
             return session.run()
         except MissingRankError as error:
             if ddp.in_one_pod():
@@ -94,6 +94,15 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
                 f"rank {log.rank} lost a peer: {ddp.find_loss()} ({str(error).splitlines()[0]}); look at the other ranks' "
                 "logs; the process group resumes from its last checkpoint when it is restarted"
             ) from error
+
+
+def _told(close: Callable[[], None]) -> None:
+    """Close, and print an error at once: what fails after it would be the only one that is heard of."""
+    try:
+        close()
+    except BaseException:
+        traceback.print_exc()
+        raise
 
 
 class Session:

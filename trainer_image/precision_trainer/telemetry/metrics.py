@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -123,7 +123,7 @@ class Metrics(Collector):
         """Raise counters and set gauges together: a scrape sees all of it or nothing. Names without ``_total``."""
         with self._lock:
             for name, amount in counters.items():
-                self._values[name][()] += amount
+                self._plain(name, _COUNTERS)[()] += amount
             if gauges:
                 self._set(gauges)
 
@@ -136,18 +136,22 @@ class Metrics(Collector):
         """Take gauges off the page: what they said is not known of what runs now."""
         with self._lock:
             for name in names:
-                self._values[name].clear()
+                self._plain(name, _GAUGES).clear()
 
     def _set(self, gauges: dict[str, float]) -> None:
         for name, value in gauges.items():
-            if name not in _GAUGES or name in _LABELS:
-                raise KeyError(name)
-            self._values[name][()] = value
+            self._plain(name, _GAUGES)[()] = value
+
+    def _plain(self, name: str, table: Mapping[str, str]) -> dict[tuple[str, ...], float]:
+        """Where the value of a metric of ``table`` stands that has no labels."""
+        if name not in table or name in _LABELS:
+            raise KeyError(name)
+        return self._values[name]
 
     def gauge(self, name: str) -> float | None:
         """A gauge's value; None where it is absent from the page."""
         with self._lock:
-            return self._values[name].get(())
+            return self._plain(name, _GAUGES).get(())
 
     def acknowledge(self, mode: str, generation: int) -> None:
         """All ranks train in ``mode``. Replaces the old label set in one assignment: never two, never none."""
