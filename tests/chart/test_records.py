@@ -10,8 +10,8 @@ import yaml
 
 from manifests.recording import everywhere
 from precision_operator.api.signal_records import SIGNALS
-from precision_operator.api.signals import Signal
 from tests.support.promtool import promtool
+from tests.support.signals import ROWS, reported, scraped
 
 Json = dict[str, Any]
 Samples = dict[str, float]
@@ -23,6 +23,8 @@ RECORDS: list[Json] = [
 PODS = "namespace_workload_pod:genesis_precision_info:relabel"
 OWNER = "namespace_workload_pod:kube_pod_owner:relabel"
 
+WINDOW_SECONDS = 300.0
+
 
 def series_of(pod: str, mode: str, namespace: str = "team", **values: str) -> dict[str, str]:
     labels = f'namespace="{namespace}",pod="{pod}"'
@@ -31,24 +33,10 @@ def series_of(pod: str, mode: str, namespace: str = "team", **values: str) -> di
 
 
 def signals(pod: str, mode: str, namespace: str = "team", *, good: bool) -> dict[str, str]:
-    """What a pod reports in each minute; of a bad one half of everything."""
-    found = series_of(
-        pod,
-        mode,
-        namespace,
-        fp16_training_steps_total="0+60x20",
-        fp16_overflow_steps_total="0x20" if good else "0+30x20",
-        training_loss="2x20" if good else "3x20",
-        fp32_baseline_loss="2x20",
-        training_total="0+10x20",
-        training_success_total="0+10x20" if good else "0+5x20",
-        nonfinite_loss_steps_total="0x20" if good else "0+1x20",
-        training_samples_total="0+60x20" if good else "0+30x20",
-        fp32_baseline_samples_per_second="1x20",
-        fp32_baseline_peak_bytes="100x20",
-    )
-    memory = f'genesis_cuda_memory_allocated_bytes{{namespace="{namespace}",pod="{pod}",mode="fp16"}}'
-    return found | {memory: "50x20" if good else "100x20"}
+    """What a pod reports in each minute."""
+    target = f'namespace="{namespace}",pod="{pod}"'
+    whole = scraped(target, reported(good=good), interval_seconds=60.0, scrapes=20)
+    return series_of(pod, mode, namespace) | whole
 
 
 FLEET = {
@@ -57,20 +45,12 @@ FLEET = {
     **signals("bert-0", "fp32", good=True),
     **signals("bert-0", "fp16", "other", good=False),
 }
-VALUES = {  # of a good pod and of a bad one
-    Signal.OVERFLOW: (0.0, 0.5),
-    Signal.DIVERGENCE: (0.0, 0.5),
-    Signal.FAILURES: (0.0, 0.5),
-    Signal.NON_FINITE: (0.0, 5.0),
-    Signal.SPEED: (1.0, 0.5),
-    Signal.MEMORY: (0.5, 1.0),
-}
 WORST = {signal: "min" if record.default.lower_is_worse else "max" for signal, record in SIGNALS.items()}
 VIT, BERT = 'namespace="team",workload="vit"', 'namespace="team",workload="bert"'
 OTHER = 'namespace="other",workload="bert"'
 LEVELS: dict[str, Samples] = {
     record: samples
-    for signal, (good, bad) in VALUES.items()
+    for signal, (good, bad) in ((signal, row.over(WINDOW_SECONDS)) for signal, row in ROWS.items())
     for record, samples in {
         f"namespace_workload_pod:genesis_{signal.name.lower()}:window5m": {
             f'{VIT},pod="vit-6d4cf56db6-x2x9q",mode="fp16"': good,

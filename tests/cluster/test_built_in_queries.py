@@ -11,77 +11,59 @@ import pytest
 from precision_operator.api.signals import Signal
 from precision_operator.signals.queries import BUILT_IN, render
 from tests.support.promtool import expect
+from tests.support.signals import ROWS, scraped
 
 POD, AGAIN = 'namespace="team",pod="a",job="trainers",instance="10.0.0.1:9100"', 'namespace="team",pod="a",job="pods"'
 """One process, as two jobs scrape it."""
+WINDOW_SECONDS = 300.0
 
 
-def rising(a_scrape: float, scrapes: int = 40) -> str:
-    """A counter, scraped every 15 s; far from 0, where `increase` does not look beyond the first sample."""
-    return f"1000+{a_scrape}x{scrapes}"
-
-
-def flat(value: float) -> str:
-    return " ".join(["NaN" if math.isnan(value) else f"{value}"] * 41)
-
-
-def series(target: str, values: Mapping[str, str]) -> dict[str, str]:
-    """Metric (with labels of its own in braces) → values, of one target."""
-    found = {}
-    for metric, written in values.items():
-        name, _, own = metric.partition("{")
-        found[f"genesis_{name}{{{target}{',' + own.removesuffix('}') if own else ''}}}"] = written
-    return found
+def series(target: str, values: Mapping[str, float]) -> dict[str, str]:
+    return scraped(target, values, interval_seconds=15.0)
 
 
 def given(name: str, directory: Path, written: Mapping[str, str], expected: float | None, pod: str = "a") -> None:
     """Assert the pod's value of a built-in query after ten minutes, over five; None: it has none."""
-    query = render(BUILT_IN[name], "team", 300.0, 20)
+    query = render(BUILT_IN[name], "team", WINDOW_SECONDS, 20)
     if expected is not None and math.isnan(expected):  # promtool takes no NaN for another
         query, expected = f"({query}) != bool ({query})", 1.0
     found = {} if expected is None else {f'{{pod="{pod}"}}': expected}
     expect(directory, query, written, found, interval="15s", at="10m")
 
 
-WHOLE: dict[str, tuple[dict[str, str], float]] = {
+BAD = {
+    signal: ({metric: bad for metric, (_, bad) in row.series.items()}, row.over(WINDOW_SECONDS)[1])
+    for signal, row in ROWS.items()
+}
+WHOLE: dict[str, tuple[dict[str, float], float]] = {
     # query: what one scrape of the process holds, and what comes of it
-    "steps": ({"training_steps_total": rising(10)}, 200.0),
-    "overflow": ({"fp16_training_steps_total": rising(10), "fp16_overflow_steps_total": rising(4)}, 0.4),
-    "nonFinite": ({"nonfinite_loss_steps_total": rising(1)}, 20.0),
-    "divergence": ({"training_loss": flat(2.5), "fp32_baseline_loss": flat(2.0)}, 0.25),
-    "failures": ({"training_total": rising(4), "training_success_total": rising(1)}, 0.75),
-    "speed": ({"training_samples_total": rising(600), "fp32_baseline_samples_per_second": flat(80.0)}, 0.5),
-    "memory": (
-        {'cuda_memory_allocated_bytes{mode="fp16"}': flat(85.0), "fp32_baseline_peak_bytes": flat(100.0)},
-        0.85,
-    ),
-    "fp32Memory": (
-        {'cuda_memory_allocated_bytes{mode="fp32"}': flat(95.0), "fp32_baseline_peak_bytes": flat(100.0)},
-        0.95,
-    ),
+    **{signal.value: whole for signal, whole in BAD.items()},
+    "steps": ({"training_steps_total": 0.75}, 225.0),
+    "fp32Memory": ({'cuda_memory_allocated_bytes{mode="fp32"}': 95.0, "fp32_baseline_peak_bytes": 100.0}, 0.95),
     "fp32Work": (
         {
-            "training_step": flat(5000.0),
-            "fp32_baseline_step": flat(1400.0),
-            "training_samples_total": flat(8000.0),
-            "training_steps_total": flat(1000.0),
-            "fp32_baseline_samples_per_second": flat(80.0),
+            "training_step": 5000.0,
+            "fp32_baseline_step": 1400.0,
+            "training_samples_total": 13.0,
+            "training_steps_total": 1.0,
+            "fp32_baseline_samples_per_second": 80.0,
         },
-        360.0,
+        # 3600 steps since then, of 5.5 samples: counters have grown from 1000 to 8800 and 1600.
+        247.5,
     ),
     "fp32Shortage": (
         {
-            'cuda_memory_allocated_bytes{mode="fp16"}': flat(60.0),
-            "fp32_baseline_peak_bytes": flat(100.0),
-            "memory_headroom_bytes": flat(10.0),
+            'cuda_memory_allocated_bytes{mode="fp16"}': 60.0,
+            "fp32_baseline_peak_bytes": 100.0,
+            "memory_headroom_bytes": 10.0,
         },
         30.0,
     ),
 }
 
 
-def test_the_query_of_each_signal_is_asked() -> None:
-    assert not set(Signal) - WHOLE.keys()
+def test_each_signal_has_a_row() -> None:
+    assert set(Signal) == ROWS.keys(), "expected one row a signal in tests/support/signals.py"
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -93,7 +75,7 @@ def test_a_pod_that_two_jobs_scrape_reads_as_one_that_is_scraped_once(name: str,
 
 
 def test_of_two_containers_that_count_the_worse_one_speaks_for_the_pod(tmp_path: Path) -> None:
-    fine = {"fp16_training_steps_total": rising(100), "fp16_overflow_steps_total": rising(0)}
+    fine = {"fp16_training_steps_total": 100.0, "fp16_overflow_steps_total": 0.0}
     values, worse = WHOLE["overflow"]
     given("overflow", tmp_path, {**series(POD, values), **series(AGAIN, fine)}, worse)
 
@@ -102,15 +84,13 @@ def test_of_two_containers_that_count_the_worse_one_speaks_for_the_pod(tmp_path:
 def test_a_checkpoint_counts_by_its_age_and_none_or_one_in_the_future_does_not(
     saved_at: float, expected: float | None, tmp_path: Path
 ) -> None:
-    values = {"checkpoint_last_success_timestamp_seconds": flat(saved_at)}
+    values = {"checkpoint_last_success_timestamp_seconds": saved_at}
     given("checkpoint", tmp_path, {**series(POD, values), **series(AGAIN, values)}, expected)
 
 
 BASELINES = {
     # query: the gauge that it is relative to
-    "divergence": "fp32_baseline_loss",
-    "speed": "fp32_baseline_samples_per_second",
-    "memory": "fp32_baseline_peak_bytes",
+    **{signal.value: row.baseline for signal, row in ROWS.items() if row.baseline},
     "fp32Work": "fp32_baseline_samples_per_second",
     "fp32Shortage": "fp32_baseline_peak_bytes",
 }
@@ -119,7 +99,7 @@ BASELINES = {
 @pytest.mark.parametrize("name", BASELINES)
 @pytest.mark.parametrize("baseline", [0.0, math.nan, math.inf, -math.inf])
 def test_a_baseline_of_0_or_that_is_not_finite_is_no_baseline(name: str, baseline: float, tmp_path: Path) -> None:
-    values = {**WHOLE[name][0], BASELINES[name]: flat(baseline)}
+    values = {**WHOLE[name][0], BASELINES[name]: baseline}
     given(name, tmp_path, series(POD, values), None)
 
 
@@ -130,23 +110,23 @@ def test_a_baseline_of_0_or_that_is_not_finite_is_no_baseline(name: str, baselin
 def test_a_loss_that_is_no_number_is_one_beside_a_baseline(
     loss: float, baseline: float, expected: float, tmp_path: Path
 ) -> None:
-    values = {"training_loss": flat(loss), "fp32_baseline_loss": flat(baseline)}
+    values = {"training_loss": loss, "fp32_baseline_loss": baseline}
     given("divergence", tmp_path, series(POD, values), expected)
 
 
-RUNS: dict[str, tuple[dict[str, str], float | None]] = {
-    "none ended": ({"training_total": rising(0), "training_success_total": rising(0)}, math.nan),
-    "all ended well": ({"training_total": rising(3), "training_success_total": rising(3)}, 0.0),
-    "successes are not counted": ({"training_total": rising(3)}, None),
-    "runs are not counted": ({"training_success_total": rising(3)}, None),
-    "successes are no numbers": ({"training_total": rising(3), "training_success_total": flat(math.nan)}, None),
-    "runs are no numbers": ({"training_total": flat(math.nan), "training_success_total": rising(3)}, None),
-    "neither is a number": ({"training_total": flat(math.nan), "training_success_total": flat(math.nan)}, None),
+RUNS: dict[str, tuple[dict[str, float], float | None]] = {
+    "none ended": ({"training_total": 0.0, "training_success_total": 0.0}, math.nan),
+    "all ended well": ({"training_total": 3.0, "training_success_total": 3.0}, 0.0),
+    "successes are not counted": ({"training_total": 3.0}, None),
+    "runs are not counted": ({"training_success_total": 3.0}, None),
+    "successes are no numbers": ({"training_total": 3.0, "training_success_total": math.nan}, None),
+    "runs are no numbers": ({"training_total": math.nan, "training_success_total": 3.0}, None),
+    "neither is a number": ({"training_total": math.nan, "training_success_total": math.nan}, None),
     "none ended, and successes are no numbers": (
-        {"training_total": rising(0), "training_success_total": flat(math.nan)},
+        {"training_total": 0.0, "training_success_total": math.nan},
         None,
     ),
-    "nothing is counted": ({"training_steps_total": rising(3)}, None),
+    "nothing is counted": ({"training_steps_total": 3.0}, None),
 }
 
 
@@ -160,14 +140,14 @@ def trainer(
     pod: str, loss: float, *, mode: str = "fp32", model: str = "world", job: str = "trainers"
 ) -> dict[str, str]:
     where = f'namespace="team",pod="{pod}",job="{job}"'
-    info = {f'precision_info{{mode="{mode}",generation="1"}}': flat(1.0), f'run_info{{model="{model}"}}': flat(1.0)}
-    return series(where, {"training_loss": flat(loss), **info})
+    info = {f'precision_info{{mode="{mode}",generation="1"}}': 1.0, f'run_info{{model="{model}"}}': 1.0}
+    return series(where, {"training_loss": loss, **info})
 
 
 COHORT = {**trainer("b", 2.0), **trainer("c", 2.0), **trainer("a", 3.0, mode="fp16")}
 
 
-QUERY = render(BUILT_IN["divergence-cohort"], "team", 300.0, 20)
+QUERY = render(BUILT_IN["divergence-cohort"], "team", WINDOW_SECONDS, 20)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from precision_operator.api.summary import summary_to_wire
 from precision_operator.cli.lint import lint
 from tests.support.policies import BAD, GOOD, SELECTOR, Json, policy
 from tests.support.rules import named, named_by_the_server
+from tests.support.signals import ROWS
 from tests.support.summaries import FULL, LONGEST
 
 
@@ -80,32 +81,7 @@ DEFAULTS: Json = {
         "noDataLimit": "10m",
         "onNoData": "Hold",
     },
-    "criteria": {
-        "overflow": {
-            "enabled": True,
-            "severity": "P1",
-            "enter": 0.3,
-            "leave": 0.2,
-            "promoteBelow": 0.05,
-            "warn": 0.1,
-            "warnSeverity": "P2",
-            "alertAfter": "0s",
-        },
-        "divergence": {
-            "enabled": True,
-            "severity": "P1",
-            "enter": 0.2,
-            "leave": 0.1,
-            "promoteBelow": 0.05,
-            "warn": 0.05,
-            "warnSeverity": "P3",
-            "alertAfter": "30m",
-        },
-        "failures": {"enabled": True, "severity": "P0", "enter": 0.5, "leave": 0.25, "promoteBelow": 0.05},
-        "nonFinite": {"enabled": True, "severity": "P0"},
-        "speed": {"enabled": True, "severity": "P2", "enter": 0.8, "leave": 0.9, "expected": 1.5},
-        "memory": {"enabled": True, "severity": "P3", "enter": 0.8, "leave": 0.75, "alertAfter": "15m"},
-    },
+    "criteria": {signal.value: dict(row.defaults) for signal, row in ROWS.items()},
     "rollback": {
         "fleetShare": 0.25,
         "fleetMinimum": 2,

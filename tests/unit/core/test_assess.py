@@ -24,6 +24,7 @@ from precision_operator.core.evidence.readings import Breach, Ok, Reading, Unkno
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import held_names, incident_of, promoted
+from tests.support.signals import JUDGED_IN_FP32
 
 SPEC = policy(evaluation={"failureLimit": 1, "minSteps": 20, "maxSampleAge": "60s"}).spec
 AT = 1000.0
@@ -183,7 +184,7 @@ def test_series_of_a_pod_that_was_replaced_speak_for_nobody() -> None:
 
 
 def test_fp32_is_judged_by_what_it_has_and_a_disabled_criterion_by_nobody() -> None:
-    assert set(readings(evaluation(p=FINE), mode=Mode.FP32).readings) == {Signal.NON_FINITE, Signal.FAILURES}
+    assert readings(evaluation(p=FINE), mode=Mode.FP32).readings.keys() == JUDGED_IN_FP32
     off = policy(criteria={"overflow": {"enabled": False}}).spec
     found = assess(VIEW, off, evaluation(p=FINE), mode=Mode.FP16, failing=frozenset()).readings
     assert Signal.OVERFLOW not in found
