@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 
 from lab.model.cluster import LABELS
 from lab.model.policies import FAST, written
-from lab.model.world import World
+from lab.model.world import OVERFLOWS, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 
-OVERFLOWS = {Signal.OVERFLOW: 0.6}
 PASSES = 12
 APPROVAL = {"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}
 

@@ -9,6 +9,7 @@ from lab.model.cluster import Room
 from lab.model.fleet import AWAY_SECONDS, TICK_SECONDS, Fleet
 from lab.model.invariants import Checker
 from lab.model.policies import written
+from lab.model.world import NAN, OVERFLOWS, SLOW
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase, State
@@ -20,7 +21,7 @@ from precision_operator.core.model import Observation
 _REPEATS = 6
 """So many passes may follow one another at once, each after an edge."""
 
-BREACHES = {Signal.OVERFLOW: 0.6, Signal.NON_FINITE: 2.0, Signal.SPEED: 0.1}
+BREACHES = OVERFLOWS | NAN | SLOW
 """One breach of each severity."""
 
 _MILD = {Signal.OVERFLOW: 0.25}

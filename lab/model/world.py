@@ -42,6 +42,9 @@ from precision_operator.core.model import (
 from precision_operator.reasons import Cause, Reason
 
 GOOD = {signal: record.good for signal, record in SIGNALS.items()}
+BAD = {signal: record.bad for signal, record in SIGNALS.items()}
+OVERFLOWS, NAN, SLOW = ({signal: BAD[signal]} for signal in (Signal.OVERFLOW, Signal.NON_FINITE, Signal.SPEED))
+"""What breaches P1, P0 and P2 in fleets of tests and of models."""
 
 ECHO_SECONDS = 30.0
 """So long a rollback waits for admission before it takes pods away: a new API server may be without it for that time."""

@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 
 from lab.model.cluster import Room
+from lab.model.world import NAN, OVERFLOWS
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.model import Observation, Request
 from tests.support.fleets import (
-    NAN,
-    OVERFLOWS,
     ROLLED_BACK,
     answer,
     change,

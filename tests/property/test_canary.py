@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
@@ -15,7 +15,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, RequestPod
-from tests.support.fleets import NAN, OVERFLOWS, answer, condition, incident_of, promoted, until
+from tests.support.fleets import answer, condition, incident_of, promoted, until
 from tests.support.rollbacks import MILD, MINUTE, QUICK, annotate, by_canary, canary_of, compared, verdict_of
 
 WINDOW_SECONDS = 300.0

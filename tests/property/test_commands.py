@@ -1,10 +1,11 @@
 """A person's commands, decided."""
 
+from lab.model.world import NAN, OVERFLOWS
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
-from tests.support.fleets import NAN, OVERFLOWS, answer, promoted, until
+from tests.support.fleets import answer, promoted, until
 
 
 def test_a_rollback_that_is_asked_for_reaches_the_whole_fleet_as_a_p2() -> None:

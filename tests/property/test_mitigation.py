@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.mitigation import MitigationResult, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -16,7 +16,7 @@ from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify, RequestPod, Tuning
 from precision_operator.core.decide import Decision
-from tests.support.fleets import NAN, OVERFLOWS, ROLLED_BACK, answer, condition, fleet, member_names, promoted, until
+from tests.support.fleets import ROLLED_BACK, answer, condition, fleet, member_names, promoted, until
 from tests.support.histories import Checked, heal, play
 from tests.support.histories import events as histories
 from tests.support.mitigations import HOT, MILD, QUICK, RULES, SLOW, WINDOWS, breached, window

@@ -3,10 +3,10 @@
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
-from tests.support.fleets import NAN, member_names
+from tests.support.fleets import member_names
 
 ALL_AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
 HALF = {**FAST, "strategy": {"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}}

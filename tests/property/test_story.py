@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 from lab.model.policies import FAST, policy
+from lab.model.world import NAN, OVERFLOWS
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, RequestPod
-from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, held_names, phase_of, promoted
+from tests.support.fleets import answer, condition, fleet, held_names, phase_of, promoted
 
 
 def test_rolls_out_by_steps_until_healthy() -> None:

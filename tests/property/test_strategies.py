@@ -5,25 +5,14 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, RequestPod
-from tests.support.fleets import (
-    NAN,
-    OVERFLOWS,
-    ROLLED_BACK,
-    answer,
-    condition,
-    fleet,
-    incident_of,
-    phase_of,
-    promoted,
-    until,
-)
+from tests.support.fleets import ROLLED_BACK, answer, condition, fleet, incident_of, phase_of, promoted, until
 from tests.support.rollbacks import MILD, QUICK, annotate, gradually
 
 

@@ -4,17 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, SLOW, World
 from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode
-from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 
 ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
-OVERFLOWS = {Signal.OVERFLOW: 0.6}
-NAN = {Signal.NON_FINITE: 3.0}
-SLOW = {Signal.SPEED: 0.5}
 
 
 def fleet(**spec: object) -> World:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.commands import Command, answered
 from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase
 from precision_operator.api.summary import summary_to_wire
 from precision_operator.core.commands import allowed
 from tests.support.argocd import actions, clicked, definitions, health, offered, unclicked
-from tests.support.fleets import NAN, answer, fleet, held, moving, promoted, respec, waiting_for_a_person
+from tests.support.fleets import answer, fleet, held, moving, promoted, respec, waiting_for_a_person
 from tests.support.recorded_policies import NAMES, recorded
 
 COMMANDS = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lab.model.cluster import LABELS
-from lab.model.histories.stage import MINUTE, OVERFLOWS, Line, approval_after, fleet, guarded, in_phase
+from lab.model.histories.stage import MINUTE, Line, approval_after, fleet, guarded, in_phase
+from lab.model.world import OVERFLOWS
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal

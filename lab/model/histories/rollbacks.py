@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lab.model.histories.stage import MILD, MINUTE, NAN, OVERFLOWS, SLOW, Line, guarded, in_phase
+from lab.model.histories.stage import MILD, MINUTE, SLOW, Line, guarded, in_phase
+from lab.model.world import NAN, OVERFLOWS
 from precision_operator.api.mitigation import Rung
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lab.model.histories.stage import MINUTE, OVERFLOWS, Line, Stage, approval_after, fleet, guarded, in_phase
+from lab.model.histories.stage import MINUTE, Line, Stage, approval_after, fleet, guarded, in_phase
+from lab.model.world import OVERFLOWS
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase

@@ -15,8 +15,7 @@ from precision_operator.contract import STAMP
 from precision_operator.core.model import Observation, PodView
 
 MINUTE = 60.0
-OVERFLOWS, MILD, SLOW = {Signal.OVERFLOW: 0.6}, {Signal.OVERFLOW: 0.25}, {Signal.SPEED: 0.7}
-NAN = {Signal.NON_FINITE: 3.0}
+MILD, SLOW = {Signal.OVERFLOW: 0.25}, {Signal.SPEED: 0.7}
 _NODES = 3
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase
 from precision_operator.core.model import PromotionSlots
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import NAN, ROLLED_BACK, answer, fleet, promoted, respec, until
+from tests.support.fleets import ROLLED_BACK, answer, fleet, promoted, respec, until
 from tests.support.views import key
 
 CLOSED = Cause(Reason.OUTSIDE_SCHEDULE, "the next window of spec.schedule opens at 2026-11-25T09:00:00Z")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, SLOW, World
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity, Strategy
@@ -19,7 +19,7 @@ from precision_operator.core.model import RestartBy
 from precision_operator.core.rollback.alone import HOLDS_LIMIT, hold
 from precision_operator.core.rollback.triggers import Trigger
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, SLOW, change, held_names, incident_of, until
+from tests.support.fleets import change, held_names, incident_of, until
 from tests.support.rollbacks import QUICK
 from tests.support.views import key, keys
 

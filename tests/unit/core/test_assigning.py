@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.cluster import LABELS
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.assignment import assignment_to_wire, parse_assignment
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
@@ -15,18 +15,7 @@ from precision_operator.core.actions import RequestPod
 from precision_operator.core.decide import decide
 from precision_operator.core.model import Admission, Request
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import (
-    NAN,
-    answer,
-    change,
-    condition,
-    fleet,
-    held_names,
-    member_names,
-    promoted,
-    respec,
-    until,
-)
+from tests.support.fleets import answer, change, condition, fleet, held_names, member_names, promoted, respec, until
 from tests.support.views import key, keys
 
 WIDE = Selector((("team", "a"),))

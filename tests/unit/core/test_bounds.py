@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import BAD, NAN, World
 from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, RESERVE_BYTES, assignment_to_wire, fleet_bytes
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
@@ -24,19 +24,11 @@ from precision_operator.core.evidence.confirmation import FAILING_BYTES
 from precision_operator.core.mitigation.ladder import MITIGATIONS_BYTES
 from precision_operator.core.rollback.alone import HOLDS_LIMIT
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, condition, fleet, held_names, member_names, phase_of, promoted, respec
+from tests.support.fleets import condition, fleet, held_names, member_names, phase_of, promoted, respec
 from tests.support.views import key
 
 pytestmark = pytest.mark.slow
 
-ALL_SIX = {
-    Signal.OVERFLOW: 0.9,
-    Signal.DIVERGENCE: 0.9,
-    Signal.FAILURES: 0.9,
-    Signal.NON_FINITE: 3.0,
-    Signal.SPEED: 0.2,
-    Signal.MEMORY: 0.95,
-}
 ALL_AT_ONCE = {"maxConcurrentPods": 5000, "expectedRestart": "10m"}
 NO_WINDOW = {"overflow": {"window": "0s"}, "speed": {"window": "0s"}}
 RULES = {"gradual": {"sustain": "0s"}, "emergency": ALL_AT_ONCE, "mitigation": NO_WINDOW}
@@ -75,7 +67,7 @@ def large() -> World:
 
 def held_in_all_phases(world: World) -> Iterator[tuple[str, State]]:
     """The states of a rollback of the fleet, through the deletion of its policy."""
-    world.bad = dict.fromkeys(world.workloads, ALL_SIX)
+    world.bad = dict.fromkeys(world.workloads, BAD)
     for _ in range(4):
         world.step()
         yield world.state.phase, world.state
@@ -116,7 +108,7 @@ def test_thousands_that_are_held_one_by_one_fit_also_after_the_deletion_of_their
     since = (world.now - 60.0 * number for number in range(len(held)))
     alone = tuple(HeldWorkload(one, Reason.LOSS_NOT_FINITE, at) for one, at in zip(held, since, strict=True))
     world.state = replace(world.state, phase=Phase.DEGRADED, held=alone)
-    world.bad = {last: ALL_SIX}
+    world.bad = {last: BAD}
     world.step()
     assert (world.state.phase, len(world.state.held), len(world.state.restarts)) == (Phase.DEGRADED, 4900, 4900)
     assert len({hold.since for hold in world.state.held}) <= 2 * HOLDS_LIMIT
@@ -146,7 +138,7 @@ def test_a_fleet_in_breach_of_every_signal_is_confirmed_across_passes_and_rolled
     """Most of it is not listed: one entry stands for all others of a kind, and carries their count."""
     world = clone(large) if count == 5000 else guarded(count, hot=True)
     respec(world, evaluation=replace(world.policy.spec.evaluation, failure_limit=2))
-    world.bad = dict.fromkeys(world.workloads, ALL_SIX)
+    world.bad = dict.fromkeys(world.workloads, BAD)
     for _ in range(2):
         world.step()
         assert world.state.phase is Phase.HEALTHY
@@ -173,7 +165,7 @@ def listed_bytes(state: State) -> int:
 def test_silence_ends_no_breach_of_those_that_are_not_listed() -> None:
     world = guarded(1000, hot=True)
     respec(world, evaluation=replace(world.policy.spec.evaluation, failure_limit=1))
-    world.bad = dict.fromkeys(world.workloads, ALL_SIX)
+    world.bad = dict.fromkeys(world.workloads, BAD)
     world.step()
     world.metrics_away = True
     world.run(2)
@@ -224,7 +216,7 @@ def test_a_fleet_that_grows_beyond_what_fits_takes_in_no_more_and_is_still_rolle
     world.run(3)
     assert (world.state.phase, condition(world, "Accepted").reason) == (Phase.HEALTHY, "FleetTooLarge")
     assert "late" not in member_names(world)
-    world.bad = dict.fromkeys(world.workloads, ALL_SIX)
+    world.bad = dict.fromkeys(world.workloads, BAD)
     world.run(4)
     assert phase_of(world) is Phase.HELD
     assert size(world.state) < OBJECT_LIMIT_BYTES
@@ -282,7 +274,7 @@ def test_messages_about_workloads_with_the_longest_names_are_bounded(values: dic
 
 def test_a_summary_stays_small_whatever_the_size_of_the_fleet(large: World) -> None:
     world = clone(large)
-    world.bad = dict.fromkeys(world.workloads, ALL_SIX)
+    world.bad = dict.fromkeys(world.workloads, BAD)
     decision = world.step()
     assert len(json.dumps(summary_to_wire(decision.summary))) < 10 * 1024
     assert len(decision.summary.unacknowledged) == 20

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.model.policies import FAST
+from lab.model.world import NAN, OVERFLOWS
 from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.choices import Severity, Strategy
 from precision_operator.api.drill import DrillResult
@@ -23,7 +24,7 @@ from precision_operator.core import promotion
 from precision_operator.core.calling import NO_DATA_SECONDS, RECENT_SECONDS, SETTLE_SECONDS, STEP_SECONDS, calls
 from precision_operator.core.rollback.drill import OVERDUE_SECONDS
 from precision_operator.reasons import Reason, ReasonSeverity
-from tests.support.fleets import NAN, OVERFLOWS, fleet, promoted, until
+from tests.support.fleets import fleet, promoted, until
 from tests.support.standing_calls import DRILL, INCIDENT, NOW, STANDS, WINDOW, condition, progressing, rolling
 
 OF_A_PERSON = {ReasonSeverity.STUCK, ReasonSeverity.ATTENTION, ReasonSeverity.DECISION}

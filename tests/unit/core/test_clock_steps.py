@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing, Phase
 from precision_operator.core.model import Observation
-from tests.support.fleets import NAN, OVERFLOWS, fleet, held_names, promoted, until
+from tests.support.fleets import fleet, held_names, promoted, until
 from tests.support.mitigations import breached, window
 from tests.support.rollbacks import by_canary, compared
 from tests.support.views import key

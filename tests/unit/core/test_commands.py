@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.commands import Command, Prerequisite
 from precision_operator.api.drill import DrillResult
@@ -18,7 +18,7 @@ from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase, Restart, State, Suspension
 from precision_operator.core.commands import Allowed, Refused, allowed
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, answer, condition, fleet, held_names, incident_of, promoted, respec, until
+from tests.support.fleets import answer, condition, fleet, held_names, incident_of, promoted, respec, until
 from tests.support.mitigations import breached
 from tests.support.rollbacks import by_canary, compared
 from tests.support.standing_calls import DRILL, NOW, WINDOW, rolling

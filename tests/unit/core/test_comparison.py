@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lab.model.world import World
+from lab.model.world import OVERFLOWS, World
 from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.incident import Incident
 from precision_operator.api.modes import Mode
@@ -15,7 +15,7 @@ from precision_operator.core.derive import derive_facts
 from precision_operator.core.model import Observation
 from precision_operator.core.rollback.canary import difference
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import OVERFLOWS, answer, change, condition, incident_of, respec, until
+from tests.support.fleets import answer, change, condition, incident_of, respec, until
 from tests.support.rollbacks import by_canary, canary_of, compared, verdict_of
 from tests.support.views import key
 

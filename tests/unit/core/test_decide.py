@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.injection import Refusal
 from precision_operator.api.modes import Mode
-from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.api.summary import Summary
 from precision_operator.api.text import MESSAGE_CHARACTERS
@@ -17,19 +16,7 @@ from precision_operator.core.actions import DeleteAssignment, DeletePod, EvictPo
 from precision_operator.core.decide import IDLE_SECONDS, decide
 from precision_operator.core.model import Observation, PromotionSlots, RefusedWrite
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import (
-    NAN,
-    OVERFLOWS,
-    answer,
-    change,
-    condition,
-    emergency,
-    fleet,
-    promoted,
-    respec,
-    restart_only,
-    until,
-)
+from tests.support.fleets import answer, change, condition, emergency, fleet, promoted, respec, restart_only, until
 from tests.support.views import keys
 
 INTERVAL = 15.0
@@ -75,7 +62,7 @@ def test_an_answer_that_is_older_than_the_pass_is_followed_so_much_sooner(age: f
 def test_suspended_and_held_fleets_are_looked_at_rarely_once_nothing_of_them_restarts() -> None:
     assert fleet(suspend=True).decide().wake_at == 1000.0 + IDLE_SECONDS
     world = promoted()
-    world.bad = {name: {Signal.OVERFLOW: 0.6} for name in world.workloads}
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     while (decision := world.step()).state.phase is not Phase.HELD or decision.state.restarts:
         assert decision.wake_at <= world.now
     world.step()
@@ -112,10 +99,10 @@ def test_moved_counts_acknowledgements_while_moving_and_requests_at_rest() -> No
     world.step()
     assert world.summary.moved == 6
     world.metrics_away = False
-    world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
+    world.bad["hot-2"] = OVERFLOWS
     world.run(3)
     assert (world.summary.moved, world.summary.breached, world.summary.held) == (5, 1, 1)
-    world.bad["hot-3"] = {Signal.OVERFLOW: 0.6}
+    world.bad["hot-3"] = OVERFLOWS
     world.run(10)
     assert world.state.phase is Phase.HELD
     assert (world.summary.moved, world.summary.weight, world.summary.step) == (6, 0, "")
@@ -230,7 +217,7 @@ def test_who_decided_is_written_only_with_a_decision() -> None:
 def test_a_request_outranks_what_a_pod_carries() -> None:
     world = promoted()
     world.state = replace(world.state, generation=0)  # a state that was lost and is not believed
-    world.bad = {name: {Signal.OVERFLOW: 0.6} for name in world.workloads}
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     decision = world.decide()
     asked = [action for action in decision.actions if isinstance(action, RequestPod)]
     assert len(asked) == 5

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.drill import DrillOrder, DrillResult, drill_order, drill_value
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -18,7 +18,7 @@ from precision_operator.core.model import PromotionSlots
 from precision_operator.reasons import Cause, Reason
 from tests.support import fleets
 from tests.support.drills import QUICK, drill, in_a_drill, nothing_runs, of, over, promoted, without_metrics
-from tests.support.fleets import NAN, OVERFLOWS, answer, change, fleet, held_names, respec, until
+from tests.support.fleets import answer, change, fleet, held_names, respec, until
 from tests.support.views import key
 
 HOT = {f"hot-{index}" for index in range(5)}

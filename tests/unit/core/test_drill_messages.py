@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.model.world import World
+from lab.model.world import OVERFLOWS, World
 from precision_operator.api.drill import DrillResult
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
@@ -15,7 +15,7 @@ from precision_operator.core.rollback.drill import OVERDUE_SECONDS, due
 from precision_operator.reasons import Reason
 from tests.support import fleets
 from tests.support.drills import drill, in_a_drill, nothing_runs, of, over, promoted, without_metrics
-from tests.support.fleets import OVERFLOWS, change, condition, respec, until
+from tests.support.fleets import change, condition, respec, until
 from tests.support.standing_calls import DRILL, INCIDENT, NOW
 from tests.support.views import key
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
-from tests.support.fleets import NAN, answer, condition, fleet, held_names, phase_of, promoted, respec, until
+from tests.support.fleets import answer, condition, fleet, held_names, phase_of, promoted, respec, until
 from tests.support.rollbacks import by_canary, compared
 
 EVERYBODY = {*(f"hot-{index}" for index in range(5)), "literal"}

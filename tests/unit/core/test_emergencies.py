@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.modes import Mode
 from precision_operator.core.actions import DeletePod, EvictPod
-from tests.support.fleets import NAN, condition, emergency, restart_only, until
+from tests.support.fleets import condition, emergency, restart_only, until
 
 
 def test_an_emergency_does_not_wait_for_restarts_that_wait_for_their_own_budget() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.assignment import RESERVE_BYTES, fleet_bytes
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -17,7 +17,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.model import PodSignals, PodView, Request
 from precision_operator.core.progress import observed_mode
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import NAN, answer, change, condition, fleet, held_names, promoted, respec, until
+from tests.support.fleets import answer, change, condition, fleet, held_names, promoted, respec, until
 from tests.support.views import key, literal, pod, reported
 
 

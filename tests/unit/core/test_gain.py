@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.model.world import NAN
 from precision_operator.api.gain import Gain, Measured
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -17,7 +18,7 @@ from precision_operator.api.state import Phase
 from precision_operator.core.evidence.assessment import assess
 from precision_operator.core.gain import LARGEST_RATIO, LONGEST_SECONDS, gain
 from precision_operator.core.model import Evaluation, PodSignals, PodView, RunsOn, WorkloadView
-from tests.support.fleets import NAN, promoted, until
+from tests.support.fleets import promoted, until
 from tests.support.views import pod, reported, workload
 
 SPEC = PolicySpec()

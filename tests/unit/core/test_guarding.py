@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.model.world import World
+from lab.model.world import NAN, SLOW, World
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -13,12 +13,11 @@ from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
 from precision_operator.core.calling import calls
 from precision_operator.core.decide import decide
-from tests.support.fleets import NAN, answer, condition, fleet, held_names, member_names, promoted, until
+from tests.support.fleets import answer, condition, fleet, held_names, member_names, promoted, until
 from tests.support.mitigations import breached
 from tests.support.views import key
 
 MEMORY_ALERT = {Signal.MEMORY: 0.9}
-SLOW = {Signal.SPEED: 0.5}
 
 
 def held(*, silent: bool = False, **spec: object) -> World:

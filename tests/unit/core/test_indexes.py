@@ -6,7 +6,7 @@ import pytest
 
 from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, Unit
 from precision_operator.api.state import HeldWorkload, Phase
@@ -14,7 +14,7 @@ from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, Res
 from precision_operator.core.cohorts.units import by_index
 from precision_operator.core.model import PodView
 from precision_operator.core.progress import live_pods
-from tests.support.fleets import NAN, answer, at_next_step, change, condition, paused, phase_of, respec, until
+from tests.support.fleets import answer, at_next_step, change, condition, paused, phase_of, respec, until
 from tests.support.unit_pods import STEPS
 from tests.support.views import key
 

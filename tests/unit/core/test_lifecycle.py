@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import PolicyEnforcement
@@ -15,8 +15,6 @@ from precision_operator.api.state import Phase, Restart
 from precision_operator.core.actions import DeleteAssignment, DeletePod, RequestPod
 from precision_operator.core.lifecycle import lost
 from tests.support.fleets import (
-    NAN,
-    OVERFLOWS,
     answer,
     condition,
     fleet,

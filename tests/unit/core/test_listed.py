@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.world import OVERFLOWS
 from precision_operator.api.assignment import failing_bytes
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing
 from precision_operator.core.evidence import confirmation
 from precision_operator.core.evidence.confirmation import FAILING_BYTES, listed
-from tests.support.fleets import OVERFLOWS, promoted
+from tests.support.fleets import promoted
 from tests.support.views import key
 
 

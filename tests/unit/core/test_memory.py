@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, OnMemoryShortage, RollbackSpec
 from precision_operator.api.state import HeldWorkload, Phase, Restart, State
@@ -13,7 +13,7 @@ from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.memory import BF16_BYTES, fallback_in_bf16, shortage_events
 from precision_operator.core.model import PodSignals, RestartBy
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, answer, change, promoted, respec, until
+from tests.support.fleets import answer, change, promoted, respec, until
 from tests.support.rollbacks import MILD, QUICK, by_canary, canary_of, compared
 from tests.support.views import key, literal, pod, reported, workload
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import SILENCES_LIMIT
-from tests.support.fleets import NAN, answer, fleet, held_names, incident_of, member_names, phase_of, promoted, until
+from tests.support.fleets import answer, fleet, held_names, incident_of, member_names, phase_of, promoted, until
 
 RULES = {"interval": "15s", "failureLimit": 0, "minSamples": 1, "noDataLimit": "60s", "onNoData": "Rollback"}
 HALF = {"strategy": {"steps": [{"setWeight": 50}, {"pause": {"duration": "10m"}}, {"setWeight": 100}]}}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.incident import Incident
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -14,7 +14,6 @@ from precision_operator.core.actions import Notify
 from tests.support.fleets import answer, fleet, promoted, until
 from tests.support.rollbacks import by_canary
 
-NAN = {Signal.NON_FINITE: 3.0}
 AT_ONCE = {"gradual": {"sustain": "0s"}, "mitigation": {"speed": {"window": "0s"}}}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicyEnforcement, Severity
@@ -18,7 +18,7 @@ from precision_operator.core.derive import derive_facts
 from precision_operator.core.observed import observed
 from precision_operator.core.outcome import Outcome
 from precision_operator.reasons import Reason
-from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, moving, promoted, respec, rolling_back, until
+from tests.support.fleets import answer, condition, fleet, moving, promoted, respec, rolling_back, until
 from tests.support.views import key
 
 

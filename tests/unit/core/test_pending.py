@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity
@@ -14,19 +14,7 @@ from precision_operator.api.workload import name_of
 from precision_operator.core.actions import Notify
 from precision_operator.core.model import Admission
 from precision_operator.reasons import Reason
-from tests.support.fleets import (
-    NAN,
-    OVERFLOWS,
-    answer,
-    change,
-    condition,
-    fleet,
-    held_names,
-    member_names,
-    promoted,
-    respec,
-    until,
-)
+from tests.support.fleets import answer, change, condition, fleet, held_names, member_names, promoted, respec, until
 from tests.support.views import key, keys
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {"duration": "10m"}}, {"setWeight": 100}]}

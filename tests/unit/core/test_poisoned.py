@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -17,18 +17,7 @@ from precision_operator.core.derive import derive_facts
 from precision_operator.core.rollback.alone import hold
 from precision_operator.core.rollback.triggers import Trigger
 from precision_operator.reasons import Reason
-from tests.support.fleets import (
-    NAN,
-    OVERFLOWS,
-    answer,
-    condition,
-    fleet,
-    held_names,
-    promoted,
-    promoted_new_only,
-    respec,
-    until,
-)
+from tests.support.fleets import answer, condition, fleet, held_names, promoted, promoted_new_only, respec, until
 from tests.support.rollbacks import MILD, QUICK
 from tests.support.views import key, keys
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import OVERFLOWS, World
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -130,7 +130,7 @@ def test_a_share_of_the_moved_fleet_makes_a_breach_the_fleets(
     breached: int, share: float, minimum: int, scope: Scope
 ) -> None:
     world = promoted(rollback={"fleetShare": share, "fleetMinimum": minimum})
-    world.bad = {f"hot-{index}": {Signal.OVERFLOW: 0.6} for index in range(breached)}
+    world.bad = {f"hot-{index}": OVERFLOWS for index in range(breached)}
     world.step(1.0)
     assert world.state.incident is not None
     assert world.state.incident.scope is scope
@@ -140,7 +140,7 @@ def test_a_share_of_the_moved_fleet_makes_a_breach_the_fleets(
 
 def test_the_gravest_breach_names_the_rollback() -> None:
     world = promoted()
-    world.bad = {"hot-0": {Signal.OVERFLOW: 0.6}, "hot-3": {Signal.NON_FINITE: 2.0}}
+    world.bad = {"hot-0": OVERFLOWS, "hot-3": {Signal.NON_FINITE: 2.0}}
     world.step(1.0)
     assert world.state.incident is not None
     assert (world.summary.reason, world.state.incident.severity) == ("LossNotFinite", "P0")
@@ -159,7 +159,7 @@ def test_the_same_fault_on_two_fp32_workloads_is_not_the_precisions(fp32_broken:
 
 def test_failures_in_a_row_are_needed_and_a_good_one_between_starts_again() -> None:
     world = promoted(**{**FAST, "evaluation": {"interval": "15s", "failureLimit": 2, "minSamples": 1}})
-    bad = {name: {Signal.OVERFLOW: 0.6} for name in world.workloads}
+    bad = dict.fromkeys(world.workloads, OVERFLOWS)
     for fault in (bad, bad, {}, bad, bad):
         world.bad = dict(fault)
         assert world.step().state.phase is Phase.HEALTHY

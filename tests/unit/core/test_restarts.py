@@ -6,7 +6,7 @@ import pytest
 
 from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.contract import ABORT
@@ -14,7 +14,7 @@ from precision_operator.core.actions import DeletePod, EvictPod, RequestPod
 from precision_operator.core.decide import decide
 from precision_operator.core.progress import live_pods
 from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS
-from tests.support.fleets import NAN, answer, change, condition, emergency, gradual, promoted, restart_only, until
+from tests.support.fleets import answer, change, condition, emergency, gradual, promoted, restart_only, until
 from tests.support.views import key
 
 GRADUAL = {

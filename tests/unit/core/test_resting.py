@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lab.model.policies import FAST
-from lab.model.world import World
+from lab.model.world import OVERFLOWS, World
 from precision_operator.api.choices import Severity
 from precision_operator.api.drill import DrillResult
 from precision_operator.api.incident import Incident, Scope
@@ -176,7 +176,7 @@ def test_a_fleet_with_jobs_that_are_to_be_resumed_does_not_rest() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda world: world.bad.update({name: {Signal.OVERFLOW: 0.6} for name in world.workloads}),
+        lambda world: world.bad.update(dict.fromkeys(world.workloads, OVERFLOWS)),
         lambda world: world.bad.update({name: {Signal.OVERFLOW: 0.15} for name in world.workloads}),
         lambda world: world.unobservable.update(world.workloads),
         lambda world: setattr(world, "metrics_away", True),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lab.model.world import World
+from lab.model.world import OVERFLOWS, World
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -106,7 +106,7 @@ def test_a_cohort_is_rolled_back_without_touching_the_rest() -> None:
     while world.state.step_index < 1 or world.really_in(Mode.FP16) < member_names(world):
         world.step()
     members = member_names(world)
-    world.bad = {name: {Signal.OVERFLOW: 0.6} for name in sorted(members)[:1]}
+    world.bad = dict.fromkeys(sorted(members)[:1], OVERFLOWS)
     before = len(world.log)
     world.step(1.0)
     assert incident(world).scope is Scope.COHORT
@@ -117,7 +117,7 @@ def test_a_cohort_is_rolled_back_without_touching_the_rest() -> None:
 
 def test_a_held_workload_joins_again_when_a_person_retries_and_its_window_is_clear() -> None:
     world = promoted()
-    world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
+    world.bad["hot-2"] = OVERFLOWS
     world.run(3, 1.0)
     world.bad = {}
     world.policy = replace(world.policy, annotations={RETRY: str(world.state.transition_id)})
@@ -214,7 +214,7 @@ def test_acknowledgements_are_looked_for_every_five_seconds_however_long_the_int
 def test_a_graver_breach_brings_its_deadline_though_the_answer_is_an_emergency_already() -> None:
     world = promoted()
     world.unresponsive = set(world.workloads)
-    world.bad = {name: {Signal.OVERFLOW: 0.6} for name in ("hot-1", "hot-3")}
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
     world.step(1.0)
     began = world.now
     world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-4")}
@@ -288,13 +288,13 @@ def test_a_crash_loop_excuses_from_an_acknowledgement_only_who_was_asked() -> No
 
 def test_with_one_that_is_held_already_a_second_breach_is_the_fleets() -> None:
     world = promoted()
-    world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
+    world.bad["hot-2"] = OVERFLOWS
     world.step(1.0)
     (held,) = world.state.held
     assert (held.name, held.reason, held.since) == ("hot-2", "OverflowRateHigh", world.now - 1.0)
     assert incident(world).scope is Scope.WORKLOAD
     world.run(8, 1.0)
     assert incident(world).last_ack_at is not None
-    world.bad["hot-4"] = {Signal.OVERFLOW: 0.6}
+    world.bad["hot-4"] = OVERFLOWS
     world.step(1.0)
     assert incident(world).scope is Scope.FLEET

@@ -5,23 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.incident import Incident
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
-from tests.support.fleets import (
-    NAN,
-    OVERFLOWS,
-    answer,
-    held,
-    incident_of,
-    phase_of,
-    promoted,
-    respec,
-    rolling_back,
-)
+from tests.support.fleets import answer, held, incident_of, phase_of, promoted, respec, rolling_back
 from tests.support.rollbacks import gradually
 from tests.support.views import key
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.core.decide import decide
-from tests.support.fleets import NAN, fleet, held_names, member_names, moving, promoted, respec, until
+from tests.support.fleets import fleet, held_names, member_names, moving, promoted, respec, until
 from tests.support.views import key
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]}

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.core.cohorts.shares import at_least, at_most
-from tests.support.fleets import NAN
 
 
 @given(percent=st.integers(1, 100), count=st.integers(0, 10_000))

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from lab.model.policies import policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase
 from precision_operator.core.status.summary import begun
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import NAN, fleet, held, moving, promoted, respec, until, waiting_for_a_person
+from tests.support.fleets import fleet, held, moving, promoted, respec, until, waiting_for_a_person
 
 
 def current(world: World) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.model.world import World
+from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.signals import Signal
@@ -14,7 +14,7 @@ from precision_operator.contract import ROLLBACK
 from precision_operator.core.decide import decide
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.rollback.triggers import Trigger, find_trigger
-from tests.support.fleets import NAN, OVERFLOWS, answer, promoted
+from tests.support.fleets import answer, promoted
 from tests.support.views import key
 
 MILD = {Signal.OVERFLOW: 0.25}

@@ -7,7 +7,7 @@ import pytest
 
 from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, World
 from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -15,7 +15,7 @@ from precision_operator.api.spec import PolicyEnforcement, Unit
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, EvictPod
 from precision_operator.core.cohorts.order import rank
-from tests.support.fleets import NAN, answer, at_next_step, change, condition, paused, phase_of, respec, until
+from tests.support.fleets import answer, at_next_step, change, condition, paused, phase_of, respec, until
 from tests.support.unit_pods import STEPS, asked, pods, replicas
 from tests.support.views import key
 

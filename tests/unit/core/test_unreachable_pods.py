@@ -9,14 +9,12 @@ import pytest
 
 from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
-from lab.model.world import World
+from lab.model.world import NAN, SLOW, World
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
 from precision_operator.api.text import names
 from tests.support.fleets import (
-    NAN,
-    SLOW,
     answer,
     condition,
     emergency,
