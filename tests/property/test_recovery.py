@@ -120,16 +120,6 @@ def test_of_a_large_fleet_it_names_so_many_and_no_more() -> None:
     assert (world.summary.moved, len(world.summary.unacknowledged)) == (0, UNACKNOWLEDGED_LIMIT)
 
 
-def test_a_breach_says_what_was_measured_until_it_was_believed() -> None:
-    world = healthy(rollback={"strategies": {"P1": "Hold"}})
-    world.bad = {"hot-0": {Signal.OVERFLOW: 0.416}}
-    world.run(1)
-    world.bad = {"hot-0": {Signal.OVERFLOW: 0.5}}
-    world.run(3)
-    (failing,) = world.state.failing
-    assert failing.measured == "0.416"
-
-
 def test_the_checklists_counts_are_shown_of_their_own_incident_only_and_change_nothing_else() -> None:
     world = rolled_back()
     world.run(20)

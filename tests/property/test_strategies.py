@@ -12,7 +12,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, RequestPod
-from tests.support.fleets import ROLLED_BACK, answer, condition, fleet, incident_of, phase_of, promoted, until
+from tests.support.fleets import ROLLED_BACK, answer, condition, fleet, incident_of, promoted, until
 from tests.support.rollbacks import MILD, QUICK, annotate, gradually
 
 
@@ -80,30 +80,6 @@ def test_hold_neither_promotes_nor_rolls_back() -> None:
     world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     world.run(60)
     assert (world.state.phase, world.state.step_index) == (Phase.PROGRESSING, 0)
-
-
-def test_mild_evaluations_do_not_count_towards_a_severe_breach() -> None:
-    world = promoted(evaluation={"interval": "15s", "failureLimit": 2, "minSamples": 1})
-    world.bad["hot-0"] = MILD
-    world.run(5)
-    world.bad["hot-0"] = OVERFLOWS
-    world.run(2)
-    assert phase_of(world) is Phase.HEALTHY
-    world.step()
-    assert phase_of(world) is Phase.DEGRADED
-
-
-def test_a_severe_breach_that_is_confirmed_stays_severe_until_it_falls_below_its_leave_level() -> None:
-    rules = {"interval": "15s", "failureLimit": 1, "minSamples": 1}
-    world = promoted(evaluation=rules, rollback={"strategies": {"P1": "Hold"}})
-    world.bad["hot-0"] = OVERFLOWS
-    world.run(2)
-    world.bad["hot-0"] = {Signal.OVERFLOW: 0.25}
-    world.step()
-    assert [f.severity for f in world.state.failing] == [Severity.P1]
-    world.bad["hot-0"] = {Signal.OVERFLOW: 0.15}
-    world.step()
-    assert [f.severity for f in world.state.failing] == [Severity.P2]
 
 
 def test_a_person_can_roll_back_gradually_and_then_at_once() -> None:

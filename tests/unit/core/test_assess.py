@@ -9,8 +9,7 @@ from lab.model.policies import policy
 from lab.model.world import GOOD
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import PolicySpec, Severity, Strategy
-from precision_operator.api.state import Phase
+from precision_operator.api.spec import PolicySpec, Severity
 from precision_operator.core.evidence.assessment import (
     SPEED_AGE_SHARE,
     Assessment,
@@ -19,11 +18,9 @@ from precision_operator.core.evidence.assessment import (
     lost,
     trains_in,
 )
-from precision_operator.core.evidence.confirmation import believed_seconds, update_failing
 from precision_operator.core.evidence.readings import Breach, Ok, Reading, Unknown
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import held_names, incident_of, promoted
 from tests.support.signals import JUDGED_IN_FP32
 
 SPEC = policy(evaluation={"failureLimit": 1, "minSteps": 20, "maxSampleAge": "60s"}).spec
@@ -69,10 +66,6 @@ def test_a_signal_that_is_switched_off_poisons_nobodys_weights() -> None:
     said = evaluation(p=valued(3.0, Signal.NON_FINITE))
     assert lost(VIEW, SPEC, said)
     assert not lost(VIEW, replace(SPEC, criteria=off), said)
-
-
-def test_a_breach_takes_one_evaluation_more_than_are_tolerated_to_be_believed() -> None:
-    assert believed_seconds(replace(SPEC.evaluation, failure_limit=3, interval_seconds=15.0)) == 60.0
 
 
 def test_a_speed_over_less_than_half_the_window_is_not_believed() -> None:
@@ -199,69 +192,6 @@ def test_a_breach_that_is_confirmed_ends_below_its_lower_threshold_only() -> Non
     low = evaluation(p=valued(0.07))
     other = assess(VIEW, SPEC, low, mode=Mode.FP16, failing=divergence, confirmed=divergence)
     assert isinstance(other.readings[Signal.OVERFLOW], Ok)
-
-
-def test_a_breach_that_was_seen_once_is_confirmed_by_a_value_beyond_its_upper_threshold_only() -> None:
-    world = promoted(evaluation={"interval": "15s", "failureLimit": 1, "minSamples": 1})
-    for value in (0.31, 0.21, 0.21, 0.21):
-        world.bad = {"hot-1": {Signal.OVERFLOW: value}}
-        world.step()
-    assert (world.state.phase, [f.severity for f in world.state.failing]) == (Phase.HEALTHY, [Severity.P2])
-    for value in (0.31, 0.31, 0.21):
-        world.bad = {"hot-1": {Signal.OVERFLOW: value}}
-        world.step()
-    assert (held_names(world), incident_of(world)) == ({"hot-1"}, (Severity.P1, Strategy.EMERGENCY))
-
-
-def verdict(value: Reading, signal: Signal = Signal.OVERFLOW) -> Assessment:
-    return Assessment(VIEW, {signal: value})
-
-
-def breach() -> Reading:
-    found = reading(valued(0.9))
-    assert isinstance(found, Breach)
-    return found
-
-
-def test_a_breach_is_counted_once_an_evaluation_dated_from_its_first_and_ended_by_a_good_one() -> None:
-    (first,) = update_failing((), [verdict(breach())], SPEC, at=AT)
-    assert (first.key, first.signal, first.since, first.count) == (VIEW.key, Signal.OVERFLOW, AT, 1)
-    assert update_failing((first,), [verdict(breach())], SPEC, at=AT) == (first,)
-    (second,) = update_failing((first,), [verdict(breach())], SPEC, at=AT + 15)
-    assert (second.since, second.count) == (AT, 2)
-    (third,) = update_failing((second,), [verdict(breach())], SPEC, at=AT + 30)
-    assert third.count == 2  # no more than confirms it: a breach that goes on costs no writes
-    assert update_failing((second,), [verdict(Unknown(Reason.NO_SAMPLES))], SPEC, at=AT + 30) == (second,)
-    assert update_failing((second,), [verdict(Ok(0.0))], SPEC, at=AT + 30) == ()
-    assert update_failing((), [verdict(Unknown(Reason.NO_SAMPLES))], SPEC, at=AT) == ()
-    assert update_failing((second,), [], SPEC, at=AT + 30) == ()
-
-
-def test_what_is_not_known_of_one_signal_keeps_no_breach_of_another() -> None:
-    (first,) = update_failing((), [verdict(breach())], SPEC, at=AT)
-    rest = replace(first, key="", measured="")
-    seen = Assessment(VIEW, {Signal.OVERFLOW: Ok(0.0), Signal.DIVERGENCE: Unknown(Reason.NO_SAMPLES)})
-    assert update_failing((rest,), [seen], SPEC, at=AT + 15) == ()
-
-
-@pytest.mark.parametrize("ahead_seconds", [600.0, 5.0, -5.0, -600.0])
-def test_a_breach_that_another_clock_dated_counts_again_an_interval_after_this_one_began(ahead_seconds: float) -> None:
-    (found,) = update_failing((), [verdict(breach())], SPEC, at=AT)
-    began = AT + 1 + ahead_seconds
-    counts = []
-    for later in (0, 5, 15):
-        (found,) = update_failing((found,), [verdict(breach())], SPEC, at=began + later, clock_since=began)
-        counts.append(found.count)
-    assert counts == [1, 1, 2]
-    again = update_failing((found,), [verdict(breach())], SPEC, at=began + 3600, clock_since=began + 3600)
-    assert again == (found,), "what counts already costs no write"
-
-
-def test_a_breach_beyond_the_list_gets_its_workloads_name_when_it_is_seen_again_out_of_turn() -> None:
-    (first,) = update_failing((), [verdict(breach())], SPEC, at=AT)
-    rest = replace(first, key="", count=2, measured="")
-    (named,) = update_failing((rest,), [verdict(breach())], SPEC, at=AT + 1)
-    assert (named.key, named.since, named.count) == (VIEW.key, AT, 2)
 
 
 def test_fp32_cohort_counts_what_is_known_and_what_is_in_breach() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.model.policies import FAST, policy
+from lab.model.policies import policy
 from lab.model.world import OVERFLOWS, World
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
@@ -155,15 +155,6 @@ def test_the_same_fault_on_two_fp32_workloads_is_not_the_precisions(fp32_broken:
     world.step(10.0)
     assert (world.summary.reason == "CauseNotPrecision") is held_back
     assert (world.state.phase is Phase.ROLLING_BACK) is not held_back
-
-
-def test_failures_in_a_row_are_needed_and_a_good_one_between_starts_again() -> None:
-    world = promoted(**{**FAST, "evaluation": {"interval": "15s", "failureLimit": 2, "minSamples": 1}})
-    bad = dict.fromkeys(world.workloads, OVERFLOWS)
-    for fault in (bad, bad, {}, bad, bad):
-        world.bad = dict(fault)
-        assert world.step().state.phase is Phase.HEALTHY
-    assert world.step().state.phase is Phase.ROLLING_BACK
 
 
 @pytest.mark.parametrize(
