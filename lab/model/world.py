@@ -107,7 +107,7 @@ class World(Cluster):
         away = Cause(Reason.METRICS_UNAVAILABLE, "refused")
         errors = dict.fromkeys(("ack", "steps", *Signal), away) if self.metrics_away else {}
         for name, workload in self.workloads.items():
-            if self.metrics_away or name in self.unobservable | self.crashing:
+            if self.metrics_away or name in self.unobservable or name in self.crashing:
                 continue
             for pod in workload.pods:
                 if pod.name in self.modes and pod.name not in self.unobservable:
