@@ -46,8 +46,8 @@ CLUSTER_WORKERS = 3
 TRAINER_WORKERS = 2
 """One a core."""
 
-NICE = 10
-"""Of what runs beside tests of clusters."""
+NICE = 5
+"""Of what runs beside tests of clusters. Each program of a cluster is a scheduling group of its own: these are many."""
 
 BY_FILE = ("--dist", "loadfile")
 """Tests of one file share what they set up. Files of many tests first."""

@@ -150,7 +150,7 @@ def drip_head(write: Write, stop: threading.Event) -> None:
 
 @asynccontextmanager
 async def source_of(
-    url: str, *, limit: float = 2.0, max_bytes: int = 100_000, token: str = "", ca_file: str = "", threads: int = 2
+    url: str, *, limit: float = 30.0, max_bytes: int = 100_000, token: str = "", ca_file: str = "", threads: int = 2
 ) -> AsyncIterator[PrometheusSource]:
     """A source that asks there."""
     endpoint = PrometheusEndpoint(

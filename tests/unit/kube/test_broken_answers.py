@@ -33,18 +33,15 @@ async def _answering(
             writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    client = _client(server.sockets[0].getsockname()[1], on_request, read_retries)
+    host = Configuration(host=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    timeout_seconds = 30.0 if all(raw) else 0.5
+    client = KubeClient(host, timeout_seconds=timeout_seconds, on_request=on_request, read_retries=read_retries)
     yield client
     await client.close()
     server.close()
     for writer in writers:
         writer.close()
         await writer.wait_closed()
-
-
-def _client(port: int, on_request: RequestHook = lambda *_: None, read_retries: int = 0) -> KubeClient:
-    host = Configuration(host=f"http://127.0.0.1:{port}")
-    return KubeClient(host, timeout_seconds=0.5, on_request=on_request, read_retries=read_retries)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +66,7 @@ async def test_nobody_there_is_unavailable() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    client = _client(port)
+    client = KubeClient(Configuration(host=f"http://127.0.0.1:{port}"))
     try:
         with pytest.raises(Unavailable):
             await client.get(PODS, "n", "p")

@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[bytes, type[SignalError], str]] = {
 async def test_what_is_no_whole_vector_is_refused_and_said_why(name: str) -> None:
     reply, error, message = REFUSED[name]
     with serve(reply) as server:
-        async with source_of(server.url, limit=0.5 if name in ("cut off", "no HTTP") else 2.0) as source:
+        async with source_of(server.url, limit=0.5 if name in ("cut off", "no HTTP") else 30.0) as source:
             with pytest.raises(error, match=message) as caught:
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     await source.vector("q")
@@ -254,9 +254,9 @@ async def test_credentials_in_the_url_are_sent_as_such() -> None:
 
 async def test_a_path_in_the_url_is_kept() -> None:
     with serve(http(vector("1"))) as server:
-        async with source_of(f"{server.url}/mimir/prometheus/") as source:
+        async with source_of(f"{server.url}/mimir/prometheus/", limit=20) as source:
             await source.vector("up + 1")
-    assert server.heads[0].startswith("GET /mimir/prometheus/api/v1/query?query=up+%2B+1&timeout=2s HTTP/1.1")
+    assert server.heads[0].startswith("GET /mimir/prometheus/api/v1/query?query=up+%2B+1&timeout=20s HTTP/1.1")
 
 
 async def test_credentials_in_the_url_go_before_a_token(tmp_path: Path) -> None:
