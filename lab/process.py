@@ -77,12 +77,20 @@ class Daemon:
     """A long-running program with a log and a PID file.
 
     By default it dies with us, even when we are killed outright: `setpriv --pdeathsig` asks the kernel for it, without
-    grace: nobody is left to wait. (The kernel watches the *thread* that started it, so start daemons from a thread that
-    lives long.) A detached one outlives us, for `lab up`.
+    grace: nobody is left to wait. `at_our_death`: another signal, for one that has programs of its own to end. (The kernel
+    watches the *thread* that started it, so start daemons from a thread that lives long.) A detached one outlives us, for
+    `lab up`.
     """
 
     def __init__(
-        self, name: str, command: Arguments, directory: Path, *, detached: bool = False, nice: int = 0
+        self,
+        name: str,
+        command: Arguments,
+        directory: Path,
+        *,
+        detached: bool = False,
+        nice: int = 0,
+        at_our_death: signal.Signals = signal.SIGKILL,
     ) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
@@ -90,6 +98,7 @@ class Daemon:
         self._command = [str(word) for word in command]
         self._detached = detached
         self._nice = nice
+        self._at_our_death = at_our_death
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -101,7 +110,7 @@ class Daemon:
         if self._detached:
             pid = self._orphan([*nice, *self._command])
         else:
-            pid = self._child(["setpriv", "--pdeathsig", "SIGKILL", "--", *nice, *self._command])
+            pid = self._child(["setpriv", "--pdeathsig", self._at_our_death.name, "--", *nice, *self._command])
         self.pid_file.write_text(f"{pid} {_birth(pid)}\n")
         if self._nice:
             _prioritise_session(pid, self._nice)

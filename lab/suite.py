@@ -10,6 +10,7 @@ priority (`beside`), and its output follows when both are through.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
@@ -83,6 +84,8 @@ class Suite:
 
     counts: Counts = field(default_factory=Counts)
     results: list[tuple[str, bool, float]] = field(default_factory=list)
+    finished: bool = False
+    """All stages were tried."""
 
     def stage(self, title: str, action: Action) -> bool:
         """Run one stage; a fault of the laboratory fails the stage, not the program."""
@@ -125,17 +128,17 @@ class Suite:
 
     def write(self, path: Path) -> None:
         """For :meth:`take`, by another process."""
-        path.write_text(json.dumps(asdict(self)))
+        path.with_suffix(".tmp").write_text(json.dumps(asdict(self)))
+        path.with_suffix(".tmp").replace(path)
 
     def take(self, title: str, path: Path) -> None:
-        """Add what another process has written; that it wrote nothing is a failure of that ``title``."""
-        if not path.exists():
-            self.results.append((title, False, 0.0))
-            return
-        found = json.loads(path.read_text())
+        """Add what another process has written; that it did not finish is a failure of that ``title``."""
+        found = json.loads(path.read_text()) if path.exists() else asdict(Suite())
         self.results += [(stage, passed, seconds) for stage, passed, seconds in found["results"]]
         for name, count in found["counts"].items():
             setattr(self.counts, name, getattr(self.counts, name) + count)
+        if not found["finished"]:
+            self.results.append((title, False, 0.0))
 
     def conclude(self) -> int:
         """Print what happened, and return the exit code."""
@@ -165,7 +168,7 @@ def _static(suite: Suite) -> None:
 
 
 def test(suite: Suite, *more: str) -> bool:
-    """Everything, from a bare machine: requirements, check, then tests against real programs and a real cluster.
+    """Everything, from a bare machine: requirements, then tests of clusters and, beside them, what only computes.
 
     Returns whether anything could be tried at all: a machine that is a node of another cluster is left as it is.
     """
@@ -173,48 +176,58 @@ def test(suite: Suite, *more: str) -> bool:
         return False
     if not suite.stage("Kubernetes binaries", lambda: 0 if kube_binaries() else 1):
         return False
-    with _beside(suite):
-        suite.pytest("tests/chart", "tests/cluster", workers=CLUSTER_WORKERS, share=BY_FILE_IN_ORDER)
-        cluster = Cluster()
-        found_running = cluster.running()
-        try:
-            if suite.stage("full cluster", lambda: _done(cluster.up())):
-                for folder in ("tests/e2e", *more):
-                    suite.pytest(folder)
-        finally:
-            if not found_running:
-                cluster.down()
+    cluster = Cluster()
+    found_running = cluster.running()
+    try:
+        with _beside(suite):
+            suite.pytest("tests/chart", "tests/cluster", workers=CLUSTER_WORKERS, share=BY_FILE_IN_ORDER)
+            if up := suite.stage("full cluster", lambda: _done(cluster.up())):
+                suite.pytest("tests/e2e")
+        for folder in more if up else ():  # benchmarks have the machine for themselves
+            suite.pytest(folder)
+    finally:
+        if not found_running:
+            cluster.down()
     return True
 
 
 @contextmanager
 def _beside(suite: Suite) -> Iterator[None]:
     """Run `beside` in a process of its own until the body is through and itself too; then show what it said."""
-    log, report = _REPORTS / "beside.log", _REPORTS / "beside.json"
-    for path in (log, report):
+    program, report = _program_beside(), _REPORTS / "beside.json"
+    for path in (program.log, report):
         path.unlink(missing_ok=True)
-    program = Daemon("beside", [sys.executable, "-m", "lab.suite", "beside"], _REPORTS, nice=NICE)
-    program.start()
-    say(f"beside the following: style, types, unit tests, trainer; see {log.relative_to(paths.ROOT)}")
     try:
+        program.start()
+        say(f"beside the following: style, types, unit tests, trainer; see {program.log.relative_to(paths.ROOT)}")
         yield
         if program.running():
             say("waiting for what runs beside …")
         while program.running():
             time.sleep(1)
-        console.print(log.read_text(errors="replace"), markup=False)
-        suite.take("beside", report)
     finally:
         program.stop(grace=60)
+        if program.log.exists():
+            sys.stdout.write(program.log.read_text(errors="replace"))
+        suite.take("beside", report)
+
+
+def _program_beside() -> Daemon:
+    command = [sys.executable, "-m", "lab.suite", "beside"]
+    return Daemon("beside", command, _REPORTS, nice=NICE, at_our_death=signal.SIGTERM)
 
 
 def beside(suite: Suite) -> None:
     """What waits for nothing: style, types, and the tests that start no cluster."""
+    report = _REPORTS / "beside.json"
     _static(suite)
+    suite.write(report)
     suite.pytest("tests/unit", "tests/property", workers=CHECK_WORKERS)
+    suite.write(report)
     suite.stage("go test (lab/kube)", lambda: call(test_command(), cwd=MODULE, env=ENVIRONMENT))
     suite.pytest("tests/trainer", workers=TRAINER_WORKERS, share=BY_TEST)
-    suite.write(_REPORTS / "beside.json")
+    suite.finished = True
+    suite.write(report)
 
 
 def test_all(suite: Suite) -> None:
@@ -252,6 +265,10 @@ def main() -> int:
 
 def _requirements() -> int:
     require_machine()
+    if _program_beside().running():
+        raise LabError(
+            "no other suite in this checkout", "one runs", "wait until it has ended, or use another checkout"
+        )
     return 0
 
 

@@ -149,10 +149,11 @@ class ShadowTrainers:
         self._changed.set()
         self._server.shutdown()
         self._server.server_close()
+        until = time.monotonic() + 10
         for thread in self._threads:
-            while thread.is_alive():
+            while thread.is_alive() and time.monotonic() < until:
                 if (stream := self._stream) is not None:
-                    with contextlib.suppress(RuntimeError, ValueError):  # it has just ended
+                    with contextlib.suppress(OSError, RuntimeError, ValueError):  # it has just ended
                         stream.shutdown()
                 thread.join(timeout=0.05)
         self._api.api_client.close()
@@ -222,10 +223,11 @@ class ShadowTrainers:
     def _watch(self) -> None:
         """Keep what was seen up to date. To look ten times a second would cost more than what is tested."""
         while not self._stop.is_set():
-            # The API server is being restarted by the test, or etcd restored; trainers go on meanwhile.
-            with contextlib.suppress(client.ApiException, urllib3.exceptions.HTTPError):
-                found = self.get(PODS) or {}
-                self._see({item["metadata"]["name"]: item for item in found.get("items", [])})
+            # The API server is being restarted by the test, or etcd restored, or this ends; trainers go on meanwhile.
+            with contextlib.suppress(client.ApiException, urllib3.exceptions.HTTPError, OSError, ValueError):
+                found = self.get(PODS)
+                assert found is not None, "a list is there where its kind is"
+                self._see({item["metadata"]["name"]: item for item in found["items"]})
                 for event in self._events(found["metadata"]["resourceVersion"]):
                     if event["type"] == "ERROR":
                         break
@@ -281,7 +283,8 @@ class ShadowTrainers:
             if item.get("status", {}).get("phase") != "Running" and "deletionTimestamp" not in item["metadata"]:
                 status = {"status": {"phase": "Running", "conditions": conditions}}
                 with contextlib.suppress(client.ApiException):  # it was deleted meanwhile
-                    self._api.patch_namespaced_pod_status(item["metadata"]["name"], self.namespace, status)
+                    name = item["metadata"]["name"]
+                self._api.patch_namespaced_pod_status(name, self.namespace, status, _request_timeout=30)
 
     def _train(self) -> None:
         """All of them, up to now; under the lock. Whenever somebody looks: a busy machine makes no trainer slower."""

@@ -7,6 +7,7 @@ import re
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -205,9 +206,20 @@ def test_a_taken_port_is_a_clear_error(metrics: Metrics, exporter: Exporter) -> 
         Exporter(metrics, exporter.port, "127.0.0.1")
 
 
-def test_unknown_gauge_is_a_mistake(metrics: Metrics) -> None:
-    with pytest.raises(KeyError):
-        metrics.set({"genesis_no_such": 1.0})
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda metrics: metrics.set({"genesis_no_such": 1.0}),
+        lambda metrics: metrics.set({"genesis_rewinds": 1.0}),
+        lambda metrics: metrics.add({"genesis_training_step": 1.0}),
+        lambda metrics: metrics.add({"genesis_request_errors": 1.0}),
+        lambda metrics: metrics.clear("genesis_rewinds"),
+        lambda metrics: metrics.gauge("genesis_rewinds"),
+    ],
+)
+def test_a_metric_of_another_kind_or_of_none_is_a_mistake(metrics: Metrics, use: Callable[[Metrics], object]) -> None:
+    with pytest.raises(KeyError, match="genesis_"):
+        use(metrics)
 
 
 # --- the FP32 baseline -------------------------------------------------------------------------------------------------

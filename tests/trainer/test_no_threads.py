@@ -10,8 +10,10 @@ from typing import NoReturn
 
 import pytest
 
+from lab.cluster.ports import free_ports
 from lab.waiting import wait_for
-from precision_trainer.errors import NoThreadError
+from precision_trainer.distributed.rendezvous import Place, call_roll
+from precision_trainer.errors import ConfigError, MissingRankError, NoThreadError
 from precision_trainer.store.lease import Lease
 from precision_trainer.store.trials import TrialNotes
 from precision_trainer.telemetry.metrics import Metrics
@@ -45,6 +47,17 @@ def test_work_without_a_thread_is_an_error_or_is_done_here(no_threads: Callable[
     assert begin(lambda: 3, "test", or_here=True).result() == 3
     briefly(lambda: done.append("briefly"), "test", 1.0)
     assert done == ["briefly"]
+
+
+def test_a_rank_without_a_thread_says_so_and_blames_nobody_else(
+    no_threads: Callable[[], None],
+) -> None:
+    (port,) = free_ports(1)
+    place = Place("127.0.0.1", port, by_agent=False)
+    no_threads()
+    with pytest.raises(ConfigError, match="rank 0 of 2 could not wait for the others: no thread") as caught:
+        call_roll(place, 0, 2, 5.0)
+    assert not isinstance(caught.value, MissingRankError)
 
 
 def test_tags_checkpoints_and_rewinds_fail_and_the_stop_saves_and_releases(

@@ -10,8 +10,8 @@ import pytest
 
 from precision_operator.api.state import Phase
 from precision_operator.cli.release import CRDS
-from precision_operator.errors import Forbidden, NotFound
-from precision_operator.kube.port import DEPLOYMENTS, POLICIES, UNCONDITIONAL, Deletion, JsonObject, Resource
+from precision_operator.errors import Forbidden, NotFound, TooManyRequests, Unavailable
+from precision_operator.kube.port import DEPLOYMENTS, POLICIES, UNCONDITIONAL, Deletion, JsonObject, JsonValue, Resource
 from tests.support.cli import BY_CANARY, HELD, PARTLY, A, Cli, Stands, stands
 from tests.support.fake_kube import FakeKube
 
@@ -158,14 +158,19 @@ def test_uninstall_removes_what_is_ours_and_nothing_else(cli: Cli) -> None:
 class KeptCrds(FakeKube):
     """CRDs are being removed for as long as a test says."""
 
-    looks_until_gone = 10**6
+    answers: Sequence[Exception | None] = ()
+    """To looks, before the CRDs are gone; None: what is there."""
+    forever = False
 
     async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
         """See the port."""
-        if resource == CRDS:
-            self.looks_until_gone -= 1
-            if not self.looks_until_gone:
+        if resource == CRDS and not self.forever:
+            if not self.answers:
                 await super().delete(resource, namespace, name)
+            else:
+                answer, *self.answers = self.answers
+                if answer is not None:
+                    raise answer
         return await super().get(resource, namespace, name)
 
     async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = UNCONDITIONAL) -> None:
@@ -174,24 +179,52 @@ class KeptCrds(FakeKube):
             await super().delete(resource, namespace, name, deletion)
 
 
-def test_uninstall_ends_when_the_crds_are_gone(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("precision_operator.cli.release._PAUSE_SECONDS", 0.0)
+def going(cli: Cli, **found: JsonValue) -> KeptCrds:
+    """An installation whose CRD of policies is deleted and stays, as it is ``found``."""
     cli.fake = kept = KeptCrds()
-    kept.looks_until_gone = 3
     installed(cli)
-    assert cli("uninstall", "--yes").endswith("removed\n")
+    crd = kept.objects[(CRDS.plural, "", POLICIES.qualified)]
+    metadata = crd["metadata"]
+    assert isinstance(metadata, dict)
+    metadata["deletionTimestamp"] = "2026-11-29T12:00:00Z"
+    crd.update(found)
+    return kept
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_uninstall_ends_when_the_crds_are_gone(cli: Cli, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+    monkeypatch.setattr("precision_operator.cli.release._PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("precision_operator.cli.release._TELL_SECONDS", 0.0)
+    going(cli).answers = [None, Unavailable("503", status=503), TooManyRequests("429", retry_after_seconds=1), None]
+    said = cli("uninstall", "--yes", "-o", output)
+    assert said.count("waiting until Kubernetes has removed precisionpolicies.precision.genesis.ai") == 1
+    assert ("\nremoved\n" if output == "text" else '"confirmed": true') in said
     assert remaining(cli) == {"theirs"}
 
 
-def test_a_crd_that_stays_fails_uninstall_with_what_kubernetes_says(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_crd_that_stays_fails_uninstall_with_what_kubernetes_says(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
     monkeypatch.setattr("precision_operator.cli.release.GONE_SECONDS", 0.0)
-    cli.fake = KeptCrds()
-    installed(cli)
-    conditions: JsonObject = {"conditions": [{"type": "Terminating", "message": "could not list instances"}]}
-    cli.fake.objects[(CRDS.plural, "", POLICIES.qualified)]["status"] = conditions
-    said = cli("uninstall", "--yes", code=1)
+    going(cli, status={"conditions": [{"type": "Terminating", "message": "could not list instances"}]}).forever = True
+    said = cli("uninstall", "--yes", "-o", output, code=1)
     assert "(could not list instances); install nothing before `kubectl get crd precisionpolicies" in said
     assert "\nremoved\n" not in said
+    assert "confirmed" not in said
+
+
+def test_a_crd_that_was_made_anew_is_not_waited_for(cli: Cli) -> None:
+    kept = going(cli)
+    kept.forever = True
+    installed(cli)
+    assert "made anew; what applies it, GitOps?; install nothing" in cli("uninstall", "--yes", code=1)
+
+
+def test_who_may_not_look_at_crds_is_told_what_was_done(cli: Cli) -> None:
+    going(cli).answers = [Forbidden("GET …: 403", status=403)]
+    said = cli("uninstall", "--yes", code=1)
+    assert "was deleted: expected Kubernetes to remove it, may not look (GET …: 403); install nothing" in said
 
 
 def test_uninstall_is_refused_while_the_operator_is_installed(cli: Cli) -> None:

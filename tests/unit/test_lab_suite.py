@@ -25,18 +25,18 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     class Here:
         """What runs beside, at once."""
 
-        def __init__(self, *_: object, nice: int) -> None:
-            self.tail = tmp_path / "beside.log"
+        def __init__(self, *_: object, **__: object) -> None:
+            self.log = tmp_path / "beside.log"
 
         def start(self) -> None:
+            self.log.write_text("found beside:100: an error")
             module.beside(Suite())
-            self.tail.write_text("said beside")
 
         def running(self) -> bool:
             return False
 
         def stop(self, grace: float) -> None:
-            """It has ended."""
+            found.append("stopped beside")
 
     class NoCluster:
         def running(self) -> bool:
@@ -110,20 +110,49 @@ def test_what_runs_beside_is_shown_and_counted(started: list[str], capsys: pytes
         "mypy",
         "pytest tests/trainer",
     ]
-    assert "said beside" in capsys.readouterr().err
+    assert "found beside:100: an error" in capsys.readouterr().out
+
+
+def test_what_runs_beside_is_stopped_and_shown_where_a_test_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, started: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(command: list[str], **_: object) -> int:
+        if "tests/cluster" in command:
+            raise KeyboardInterrupt
+        return 1 if command[0].endswith("mypy") else 0
+
+    monkeypatch.setattr(module, "call", interrupted)
+    suite = Suite()
+    with pytest.raises(KeyboardInterrupt):
+        module.test(suite)
+    assert started == ["stopped beside", "down"]
+    assert [title for title, passed, _ in suite.results if not passed] == ["mypy"]
+    assert "found beside:100: an error" in capsys.readouterr().out
+
+
+def test_a_second_suite_in_a_checkout_is_refused(monkeypatch: pytest.MonkeyPatch, started: list[str]) -> None:
+    monkeypatch.setattr(f"{module.__name__}.Daemon.running", lambda _: True)
+    suite = Suite()
+    assert not module.test(suite)
+    assert started == []
+    assert suite.conclude() == 1
 
 
 def test_counts_of_another_process_are_added(tmp_path: Path) -> None:
-    other = Suite(Counts(passed=5, failed=1, skipped=2), [("x", False, 1.5)])
+    other = Suite(Counts(passed=5, failed=1, skipped=2), [("x", False, 1.5)], finished=True)
     other.write(tmp_path / "found.json")
     suite = Suite(Counts(passed=1), [("y", True, 1.0)])
     suite.take("beside", tmp_path / "found.json")
     assert suite == Suite(Counts(passed=6, failed=1, skipped=2), [("y", True, 1.0), ("x", False, 1.5)])
 
 
-def test_what_was_killed_beside_has_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", [True, False])
+def test_what_was_killed_beside_has_failed(tmp_path: Path, *, written: bool) -> None:
+    if written:
+        Suite(results=[("x", True, 1.0)]).write(tmp_path / "found.json")
     suite = Suite(results=[("y", True, 1.0)])
-    suite.take("beside", tmp_path / "nothing.json")
+    suite.take("beside", tmp_path / "found.json")
+    assert suite.results[-1] == ("beside", False, 0.0)
     assert suite.conclude() == 1
 
 

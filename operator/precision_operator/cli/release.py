@@ -20,7 +20,7 @@ from precision_operator.cli.flags import Commands
 from precision_operator.cli.output import age, console, said, table, write_json
 from precision_operator.cli.session import CommandRefused, Session, Target
 from precision_operator.cli.write import denied, dry_run_flag
-from precision_operator.errors import Forbidden, NotFound
+from precision_operator.errors import Forbidden, NotFound, TooManyRequests, Unavailable
 from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, INCIDENTS, POLICIES, Deletion, KubeApi, Resource
 
 PART_OF = "app.kubernetes.io/part-of=genesis-precision"
@@ -167,29 +167,39 @@ async def _uninstall(session: Session, arguments: argparse.Namespace) -> int:
     kinds = ",".join(f"{plural}.{GROUP}" for plural in PLURALS.values())
     lines = (session.everywhere("delete", kinds, "-l", PART_OF), session.everywhere("delete", "crd", *_OURS))
     confirmed = bool(arguments.yes) and not arguments.dry_run
-    incidents = await session.listed(INCIDENTS, "", installed=False)
     running = await session.api.list(DEPLOYMENTS, "", label_selector=PART_OF) if confirmed else ()
     if running:
         name, namespace = (text(mapping(running[0].get("metadata")).get(field)) for field in ("name", "namespace"))
         raise CommandRefused(
             f"the operator is still installed, as Deployment {namespace}/{name}; `helm uninstall` its release first"
         )
-    if arguments.output == "json":
-        report = {"held": [_json(session, target) for target in held], "kubectl": lines, "confirmed": confirmed}
-        write_json({**report, "policies": len(targets), "incidents": len(incidents)})
-    elif arguments.dry_run:
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
-    else:
-        what = f"admission, the CRDs, policies ({len(targets)}), incidents ({len(incidents)})"
-        out = console()
-        out.print(_of_held(session, held) if held else "nothing is held in any namespace")
-        out.print(f"removing: {what}" if confirmed else f"would be removed: {what}; to do it, add --yes")
+    incidents = await _incidents(session.api)
+    what = f"admission, the CRDs, policies ({len(targets)}), incidents{'' if incidents is None else f' ({incidents})'}"
+    if arguments.output != "json":
+        if arguments.dry_run:
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+        else:
+            console().print(_of_held(session, held) if held else "nothing is held in any namespace")
+            console().print(f"removing: {what}" if confirmed else f"would be removed: {what}; to do it, add --yes")
     if confirmed:
         await _remove(session.api)
         await _wait_until_gone(session)
-        if arguments.output != "json":
-            console().print("removed")
+    if arguments.output == "json":
+        report = {"held": [_json(session, target) for target in held], "kubectl": lines, "confirmed": confirmed}
+        write_json({**report, "policies": len(targets), "incidents": incidents})
+    elif confirmed:
+        console().print("removed")
     return 0
+
+
+async def _incidents(api: KubeApi) -> int | None:
+    """How many there are; None where they may not be listed."""
+    try:
+        return len(await api.list_metadata(INCIDENTS, ""))
+    except NotFound:
+        return 0
+    except Forbidden:
+        return None
 
 
 async def _remove(api: KubeApi) -> None:
@@ -213,26 +223,35 @@ async def _wait_until_gone(session: Session) -> None:
     """
     since, told = time.monotonic(), False
     for name in _OURS:
-        while (why := await _removal(session.api, name)) is not None:
+        while (why := await _removal(session, name)) is not None:
             waited = time.monotonic() - since
             if waited >= GONE_SECONDS:
-                look = session.everywhere("get", "crd", name)
-                raise CommandRefused(
-                    f"{name}: expected Kubernetes to have removed it, found it after {waited:.0f} s ({why}); "
-                    f"install nothing before `{look}` finds none"
-                )
+                raise _unfinished(session, name, f"found it after {waited:.0f} s ({why})")
             if waited >= _TELL_SECONDS and not told:
                 told = True
                 sys.stderr.write(f"waiting until Kubernetes has removed {name}; this may take 5 minutes\n")
             await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _removal(api: KubeApi, name: str) -> str | None:
-    """What Kubernetes says of the removal of a CRD; None: it is gone."""
+async def _removal(session: Session, name: str) -> str | None:
+    """What is heard of the removal of a CRD; None: it is gone."""
     try:
-        found = await api.get(CRDS, "", name)
+        found = await session.api.get(CRDS, "", name)
     except NotFound:
         return None
+    except (TooManyRequests, Unavailable) as error:
+        return bounded(str(error))
+    except Forbidden as error:
+        raise _unfinished(session, name, f"may not look ({error})") from error
+    if not text(mapping(found.get("metadata")).get("deletionTimestamp")):
+        raise _unfinished(session, name, "found it made anew; what applies it, GitOps?")
     conditions = map(mapping, sequence(mapping(found.get("status")).get("conditions")))
     told = [text(condition.get("message")) for condition in conditions if condition.get("type") == "Terminating"]
-    return bounded(told[0]) if told else "it says nothing"
+    return bounded(told[0]) if told else "Kubernetes says nothing"
+
+
+def _unfinished(session: Session, name: str, found: str) -> CommandRefused:
+    look = session.everywhere("get", "crd", name)
+    return CommandRefused(
+        f"{name} was deleted: expected Kubernetes to remove it, {found}; install nothing before `{look}` finds none"
+    )

@@ -23,8 +23,8 @@ from precision_operator.reasons import Reason
 
 Answered = TypeVar("Answered")
 
-READ_RETRIES = 10
-"""As many as kubectl has."""
+READ_RETRIES = 5
+"""An API server that has not read a CRD's objects yet puts off who asks for them by a second."""
 
 _DEFAULT_KUBECONFIG = Path("~/.kube/config")
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -76,8 +76,8 @@ class Session:
         ``installed``: a CRD that is not there is an error.
         """
         where = "" if everywhere else self.namespace
-        bodies = {_key(body): body for body in await self.listed(POLICIES, where, installed=installed)}
-        records = {_key(body): body for body in await self.listed(ASSIGNMENTS, where, installed=installed)}
+        bodies = {_key(body): body for body in await self._listed(POLICIES, where, installed=installed)}
+        records = {_key(body): body for body in await self._listed(ASSIGNMENTS, where, installed=installed)}
         return tuple(_target(bodies.get(key), records.get(key)) for key in sorted({*bodies, *records}))
 
     async def policy(self, name: str | None) -> Target:
@@ -100,8 +100,7 @@ class Session:
             )
         return found[0]
 
-    async def listed(self, resource: Resource, where: str, *, installed: bool) -> Sequence[JsonObject]:
-        """All of a kind in a namespace, or in all; ``installed``: a CRD that is not there is an error."""
+    async def _listed(self, resource: Resource, where: str, *, installed: bool) -> Sequence[JsonObject]:
         try:
             return await _readable(self.api.list(resource, where))
         except NotFound:

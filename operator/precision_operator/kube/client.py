@@ -56,8 +56,8 @@ EVICTION_SECONDS = 12.0
 replaced by another of its name conflicts (EvictionsRetry in pkg/registry/core/pod/storage/eviction.go).
 """
 
-LONGEST_PAUSE_SECONDS = 10.0
-"""Before a read is tried again, whatever the API server asks for."""
+PAUSE_SECONDS = 0.1, 2.0
+"""Least and most before a read is tried again, whatever the API server asks for: somebody waits for it."""
 
 RequestHook = Callable[[str, str, str], None]
 """Called once a request with (verb, resource, result); result is ``Success`` or an error's reason."""
@@ -286,7 +286,8 @@ class KubeClient:
                 if not retries or not isinstance(error, TooManyRequests):
                     raise
                 retries -= 1
-                await asyncio.sleep(min(error.retry_after_seconds, LONGEST_PAUSE_SECONDS))
+                least, most = PAUSE_SECONDS
+                await asyncio.sleep(min(max(least, error.retry_after_seconds), most))
             else:
                 self._on_request(verb, resource.plural, "Success")
                 return answer

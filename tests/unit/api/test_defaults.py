@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from precision_operator.api.signal_records import SIGNALS, SignalRecord
 from precision_operator.api.spec import parse_spec
 
 CRD = Path(__file__).parents[3] / "crds" / "precision.genesis.ai_precisionpolicies.yaml"
@@ -32,3 +34,10 @@ def test_empty_spec_means_the_same_in_code_and_in_the_crd() -> None:
     spec = materialised(schema["properties"]["spec"])
     spec["selector"] = {"matchLabels": {"a": "b"}}
     assert parse_spec(spec) == parse_spec({"selector": {"matchLabels": {"a": "b"}}})
+
+
+@pytest.mark.parametrize("record", SIGNALS.values(), ids=SIGNALS)
+def test_what_test_fleets_report_is_good_and_bad_by_default(record: SignalRecord) -> None:
+    worse = -1 if record.default.lower_is_worse else 1
+    assert record.good * worse <= record.default.leave * worse
+    assert record.bad * worse > record.default.enter * worse

@@ -106,6 +106,21 @@ async def test_a_read_that_is_put_off_is_tried_again_and_each_request_is_counted
     assert counted == [("get", "pods", "TooManyRequests"), ("get", "pods", "Success")]
 
 
+@pytest.mark.parametrize(("asked", "pause"), [(b"0", 0.1), (b"1", 1.0), (b"3600", 2.0)])
+async def test_a_read_that_is_put_off_waits_as_long_as_it_is_asked_to_within_limits(
+    monkeypatch: pytest.MonkeyPatch, asked: bytes, pause: float
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    async with _answering(PUT_OFF.replace(b": 0", b": " + asked), FOUND, read_retries=1) as client:
+        assert await client.get(PODS, "n", "p") == {}
+    assert pauses == [pause]
+
+
 async def test_a_write_that_is_put_off_is_not_tried_again() -> None:
     counted: list[tuple[str, str, str]] = []
     async with _answering(

@@ -131,7 +131,9 @@ def call_roll(place: Place, rank: int, world_size: int, timeout_seconds: float) 
     person = _Person(store, rank, world_size, timeout_seconds, place)
     try:
         name = within(2 * timeout_seconds + 2 * _LATER_SECONDS, person.call if rank == 0 else person.answer)
-    except (NoThreadError, RuntimeError, TimeoutError) as error:
+    except NoThreadError as error:
+        raise ConfigError(f"rank {rank} of {world_size} could not wait for the others: {error}") from error
+    except (RuntimeError, TimeoutError) as error:
         raise MissingRankError(
             f"rank {rank} of {world_size} lost {place.keeper} while the ranks gathered ({_first_line(error)}): it is gone "
             "or silent; look at its log, then start all ranks again"

@@ -12,7 +12,7 @@ import torch
 
 from .. import compat
 from ..distributed import ddp
-from ..errors import MissingRankError, PeerLostError, ProcessGroupError
+from ..errors import MAX_ERROR, MissingRankError, PeerLostError, ProcessGroupError
 from ..models.task import Task, to_device
 from ..precision.boot import Requests, Start
 from ..precision.trainer import ExtendedFP16Trainer
@@ -56,9 +56,9 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
         if log.rank == 0 and options.metrics_port >= 0:
             # Before the process group meets: Prometheus should see the counters at 0.
             exporter = Exporter(metrics, options.metrics_port)
-            at_end.callback(_told, exporter.close)
+            at_end.callback(_told, log, exporter.close)
             log.event("metrics", port=exporter.port)
-        at_end.callback(_told, ddp.cleanup_distributed)
+        at_end.callback(_told, log, ddp.cleanup_distributed)
         try:
             rank, world_size = ddp.init_distributed(options.backend or None, options.ddp_timeout_seconds)
             lease = None
@@ -71,14 +71,14 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
                     seconds=options.checkpoint_lease_seconds,
                 )
                 stop.at_early_exit = lease.release
-                at_end.callback(_told, lease.release)  # after the last write
+                at_end.callback(_told, log, lease.release)  # after the last write
             # Before anything is decided or loaded: the process before may take its time to end.
             take_lease_together(lease, options.ddp_timeout_seconds)
             bar = bar_for(rank, options.steps)
             if bar is not None:
-                at_end.callback(_told, bar.close)
+                at_end.callback(_told, log, bar.close)
             session = Session(options, log, stop, metrics, rank, world_size, bar=bar, lease=lease)
-            at_end.callback(_told, session.close)
+            at_end.callback(_told, log, session.close)
             return session.run()
         except MissingRankError as error:
             if ddp.in_one_pod():
@@ -96,12 +96,12 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
             ) from error
 
 
-def _told(close: Callable[[], None]) -> None:
-    """Close, and print an error at once: what fails after it would be the only one that is heard of."""
+def _told(log: JsonLog, close: Callable[[], None]) -> None:
+    """Close, and log an error at once: of several, only the last one is heard of."""
     try:
         close()
-    except BaseException:
-        traceback.print_exc()
+    except Exception as error:
+        log.error("close_failed", f"expected to end in order, found {type(error).__name__}: {str(error)[:MAX_ERROR]}")
         raise
 
 
