@@ -221,7 +221,7 @@ class ShadowTrainers:
         return "\n".join(lines) + "\n"
 
     def _watch(self) -> None:
-        """Keep what was seen up to date. To look ten times a second would cost more than what is tested."""
+        """Keep what was seen up to date. To list them five times a second would cost more than what is tested."""
         while not self._stop.is_set():
             # The API server is being restarted by the test, or etcd restored, or this ends; trainers go on meanwhile.
             with contextlib.suppress(client.ApiException, urllib3.exceptions.HTTPError, OSError, ValueError):
@@ -282,9 +282,9 @@ class ShadowTrainers:
         for item in items:
             if item.get("status", {}).get("phase") != "Running" and "deletionTimestamp" not in item["metadata"]:
                 status = {"status": {"phase": "Running", "conditions": conditions}}
+                name = item["metadata"]["name"]
                 with contextlib.suppress(client.ApiException):  # it was deleted meanwhile
-                    name = item["metadata"]["name"]
-                self._api.patch_namespaced_pod_status(name, self.namespace, status, _request_timeout=30)
+                    self._api.patch_namespaced_pod_status(name, self.namespace, status, _request_timeout=30)
 
     def _train(self) -> None:
         """All of them, up to now; under the lock. Whenever somebody looks: a busy machine makes no trainer slower."""
