@@ -113,6 +113,12 @@ def test_what_runs_beside_is_shown_and_counted(started: list[str], capsys: pytes
     assert "found beside:100: an error" in capsys.readouterr().out
 
 
+def test_images_are_built_beside_the_tests_of_clusters(started: list[str]) -> None:
+    module.test(Suite())
+    images = next(index for index, command in enumerate(started) if command.endswith("-m lab images"))
+    assert images < started.index("up")
+
+
 def test_what_runs_beside_is_stopped_and_shown_where_a_test_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, started: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
