@@ -40,7 +40,7 @@ BLOCKS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
     ),
     (re.compile(r"([ \t]-u[ \t=]{0,2}[^\s]{1,64}+[ \t]{1,4}+-p[ \t=]{0,2})[^\s*][^\s]*+"), r"\1***"),
     (re.compile(r"\b(redis-cli\b(?:(?![ \t]-a[ \t]{1,4}+\*)[^\r\n]){0,80}?[ \t]-a[ \t]{1,4}+)[^\s*][^\s]*+"), r"\1***"),
-    (re.compile(r"([?&](?:key|code)=)(?=[^\s&]{0,99}\d)[\w%+/.~-]{16,}+", re.ASCII), r"\1***"),
+    (re.compile(r"([?&](?:key|code)=)(?=[\w%+/.~-]{0,99}\d)[\w%+/.~-]{16,}+", re.ASCII), r"\1***"),
     (re.compile(r"(\"username\":\s?\"[^\"]{1,100}+\",\s?\"key\":\s?\")[^\"*]{8,}+"), r"\1***"),
     (re.compile(r"\b(login[ \t]{1,4}+[^\s]{1,100}+[ \t]{1,4}+password[ \t]{1,4}+)[^\s*][^\s]*+"), r"\1***"),
     (

@@ -121,14 +121,15 @@ def _encoded_values(text: str) -> Iterator[tuple[int, int]]:
 
 def _values(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
     """From where to where a credential stands behind a name of the pattern."""
-    read = 0
-    for found in pattern.finditer(text):
-        kind = kind_of(found["key"]) if found.start("key") >= read else None
+    at = 0
+    while found := pattern.search(text, at):
+        at = found.end()
+        kind = kind_of(found["key"])
         if kind is None:
-            continue  # or it stands within a value that was looked at already
+            continue
         before = text[max(0, found.start("key") - 2) : found.start("key")]
-        start, end, quoted = _value(text, found.end(), header=kind is Kind.HEADER)
-        read = end
+        start, end, quoted = _value(text, at, header=kind is Kind.HEADER)
+        at = end  # a name that begins within the value is none
         how = found.groupdict()
         flag = before.endswith("-") and not before[0].isalnum()
         if how.get("tag") and not before.endswith("<"):

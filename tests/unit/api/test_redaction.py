@@ -4,7 +4,7 @@ import sys
 from types import FrameType
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lab.isolation.redaction import CORPUS, REPEATED, Case, cases, counted, missed, repeated
@@ -57,6 +57,30 @@ def test_masking_twice_is_masking_once(case: Case) -> None:
 def test_masking_twice_is_masking_once_in_any_mixture(parts: list[str]) -> None:
     once = redact(" ".join(parts))
     assert redact(once) == once
+
+
+PIECES = (
+    *("?key=", "&code=", "password=", "-password ", "token: ", "Bearer ", "secret", "%3D", "%22"),
+    *("a" * 20, "a" * 80, "b2" * 9, "9", "***", "/", "<", "?", "&", "=", ":", ",", '"', "'", "-", " ", "\n"),
+)
+
+
+@example(f"?key={'a' * 17}</?key={'a' * 74}<9")
+@example("-password secret password=9")
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
+def test_masking_twice_is_masking_once_whatever_names_and_values_touch(text: str) -> None:
+    assert redact(redact(text)) == redact(text)
+
+
+@pytest.mark.parametrize("before", ["--password secret", "password: secret", "password = private"])
+def test_a_credential_is_masked_behind_a_value_that_could_begin_its_name(before: str) -> None:
+    assert "hunter2" not in redact(f"{before} password=hunter2")
+
+
+def test_a_digit_behind_a_value_makes_it_no_key() -> None:
+    text = f"https://h/?key={'a' * 20}</a>9"
+    assert redact(text) == text
 
 
 def test_a_credential_within_a_long_text_is_masked() -> None:
