@@ -168,7 +168,7 @@ def encode(
 
 
 def decode(means: Sequence[float], world_size: int, running: PrecisionMode, *, joins: bool = False) -> Agreed:
-    """Read the averaged message.
+    """Read the averaged message, once :func:`is_quiet` has found that it says something.
 
     Args:
         means: the telemetry parameter's gradient after backward, length WIDTH.
@@ -181,8 +181,6 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode, *, j
         RankMismatchError: the ranks did not compute the step in one mode.
     """
     loss = means[HEADER]
-    if is_quiet(means, world_size, running, joins=joins):
-        return Agreed(None, None, None, stop=False, loss=loss)
     values = [mean * world_size for mean in means[:HEADER]]
     if not all(math.isfinite(value) for value in values):
         return Agreed(None, None, None, stop=False, loss=loss, unread=Unread.DAMAGED)
