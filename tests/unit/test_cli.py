@@ -201,6 +201,9 @@ def test_every_module_registers_a_verb_with_help(capsys: pytest.CaptureFixture[s
         (["drill", ""], ["a", "b"]),
         (["doctor", ""], ["a", "b"]),
         (["dashboard", ""], ["a", "b"]),
+        (["incident", ""], ["export", "list", "show"]),
+        (["incident", "list", ""], ["a", "b"]),
+        (["incident", "show", ""], []),
         (["backtest", ""], []),  # a file
         (["status", "-n", "elsewhere", ""], []),
         (["status", "-n", ""], []),

@@ -25,15 +25,20 @@ def run(arguments: argparse.Namespace, verbs: Mapping[str, argparse.ArgumentPars
     """One candidate a line, then the directive."""
     *before, last = arguments.words or [""]
     asked = before[-1] if before else ""
-    verb = next((word for word in before if word in verbs), None)
+    path: list[str] = []
+    parser: argparse.ArgumentParser | None = None
+    for word in before:
+        if word in verbs:
+            path.append(word)
+            parser, verbs = verbs[word], _verbs_of(verbs[word])
     found: list[str] = []
     if asked in (*TAKE_A_VALUE, "-m", "--message") or last.startswith("-"):
         pass
-    elif verb is None:
+    elif verbs:
         found = sorted(name for name in verbs if name[0] != "_")
-    elif verb == "ack" and asked != "ack":
+    elif path == ["ack"] and asked != "ack":
         found = [item for item in Prerequisite if item not in before]
-    elif _names_a_policy(verbs[verb]):
+    elif parser is not None and _names_a_policy(parser):
         flags = connection_flags().parse_known_args(before, arguments)[0]
         try:
             found = session.connected(flags, _policies)
@@ -41,6 +46,11 @@ def run(arguments: argparse.Namespace, verbs: Mapping[str, argparse.ArgumentPars
             sys.stderr.write(f"{error}\n")  # a shell that completes shows candidates only: this is for who asks by hand
     sys.stdout.write("".join(f"{word}\n" for word in found if word.startswith(last)) + f"{NO_FILES}\n")
     return 0
+
+
+def _verbs_of(verb: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """Its own verbs, as ``incident`` has them."""
+    return next((action.choices for action in verb._actions if isinstance(action, argparse._SubParsersAction)), {})
 
 
 def _names_a_policy(verb: argparse.ArgumentParser) -> bool:
