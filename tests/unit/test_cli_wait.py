@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase
 from precision_operator.errors import KubeError, TooManyRequests, Unavailable
+from precision_operator.kube.port import JsonObject
 from tests.support.cli import HELD, NO_DIFFERENCE, NOW, PARTLY, PREFIX, WAITING, Cli, Json, Stands, stands
 
 
@@ -41,6 +43,22 @@ def test_an_api_server_that_is_away_or_busy_is_asked_again(cli: Cli, error: Kube
 
     cli.fake.while_watched = fail
     assert "default/fleet is Healthy" in cli("wait", "fleet", "--for=healthy")
+
+
+def test_a_read_that_is_put_off_does_not_outlast_the_timeout(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precision_operator.cli.wait.PAUSE_SECONDS", 0.0)
+    cli.policy(stands(Phase.PROGRESSING))
+
+    async def put_off(*_: object) -> JsonObject:
+        await asyncio.Event().wait()
+        return {}
+
+    def change() -> None:
+        cli.policy(stands(Phase.HEALTHY))
+        monkeypatch.setattr(cli.fake, "get", put_off)
+
+    cli.fake.while_watched = change
+    assert "is Progressing, not Healthy within 0.2 s" in cli("wait", "--for=Healthy", "--timeout=200ms", code=1)
 
 
 def test_after_the_timeout_it_says_what_was_so(cli: Cli) -> None:

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator
 
 from precision_operator.api.commands import Command, acknowledged, answered
@@ -38,7 +37,9 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
     verb.add_argument("--for", dest="wanted", choices=(Phase.HEALTHY, Phase.HELD), required=True, type=phase_of)
-    verb.add_argument("--timeout", type=_seconds, default=7200.0, help="e.g. 90s, 2h (default 2h)")
+    verb.add_argument(
+        "--timeout", type=_seconds, default=7200.0, help="after the first look, e.g. 90s, 2h (default 2h)"
+    )
     verb.set_defaults(run=_wait)
 
 
@@ -80,24 +81,29 @@ async def _wait(session: Session, arguments: argparse.Namespace) -> int:
 
 
 async def as_it_changes(session: Session, target: Target, *, seconds: float) -> AsyncIterator[Target]:
-    """The policy as it stands, and again whenever it may have changed, for these seconds."""
-    until, name = time.monotonic() + seconds, target.policy.name
+    """The policy as it stands, and again whenever it may have changed, for these seconds: also while reads are put off."""
+    until = asyncio.get_running_loop().time() + seconds
     while True:
         yield target
-        left = until - time.monotonic()
-        if left <= 0:
-            return
-        resource = ASSIGNMENTS if target.policy.deleted else POLICIES
-        version = text(mapping(target.body.get("metadata")).get("resourceVersion"))
         try:
-            await session.api.changed(
-                resource, session.namespace, name, since=version, seconds=min(left, REREAD_SECONDS)
-            )
-            await asyncio.sleep(min(left, PAUSE_SECONDS))
-            target = await session.policy(name)
-        except (Unavailable, TooManyRequests) as error:  # who waits for hours outlasts an upgrade of the control plane
-            wished = error.retry_after_seconds if isinstance(error, TooManyRequests) else 0.0
-            await asyncio.sleep(min(left, max(PAUSE_SECONDS, wished)))
+            async with asyncio.timeout_at(until):
+                target = await _again(session, target)
+        except TimeoutError:
+            return
+
+
+async def _again(session: Session, target: Target) -> Target:
+    """The policy once it may have changed; as it is known, where the API server is away or busy."""
+    resource, name = ASSIGNMENTS if target.policy.deleted else POLICIES, target.policy.name
+    version = text(mapping(target.body.get("metadata")).get("resourceVersion"))
+    try:
+        await session.api.changed(resource, session.namespace, name, since=version, seconds=REREAD_SECONDS)
+        await asyncio.sleep(PAUSE_SECONDS)
+        return await session.policy(name)
+    except (Unavailable, TooManyRequests) as error:  # who waits for hours outlasts an upgrade of the control plane
+        wished = error.retry_after_seconds if isinstance(error, TooManyRequests) else 0.0
+        await asyncio.sleep(max(PAUSE_SECONDS, wished))
+        return target
 
 
 def settled(target: Target) -> bool:
