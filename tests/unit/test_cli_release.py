@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 
 from precision_operator.api.state import Phase
+from precision_operator.cli import main
 from precision_operator.cli.release import CRDS
 from precision_operator.errors import Forbidden, NotFound, TooManyRequests, Unavailable
-from precision_operator.kube.port import DEPLOYMENTS, POLICIES, UNCONDITIONAL, Deletion, JsonObject, JsonValue, Resource
+from precision_operator.kube.port import (
+    DEPLOYMENTS,
+    INCIDENTS,
+    POLICIES,
+    UNCONDITIONAL,
+    Deletion,
+    JsonObject,
+    JsonValue,
+    Resource,
+)
 from tests.support.cli import BY_CANARY, HELD, PARTLY, A, Cli, Stands, stands
 from tests.support.fake_kube import FakeKube
 
@@ -144,6 +154,18 @@ def test_uninstall_shows_what_is_held_and_removes_nothing_unless_confirmed(cli: 
     assert ("kubectl delete crd precisionpolicies.precision.genesis.ai" in text) is bool(arguments)
     assert (A in text) is not bool(arguments)
     assert remaining(cli) == {*INSTALLED.values(), "theirs"}
+
+
+def test_a_dry_run_of_uninstall_says_what_its_lines_would_remove(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    installed(cli)
+    cli.fake.put(INCIDENTS, {"metadata": {"name": "fleet-5"}})
+    cli.assignment(LEFT)
+    assert main(["uninstall", "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    assert all(line.startswith("kubectl delete ") for line in printed.out.splitlines())
+    assert "removes admission, the CRDs, policies (1), incidents (1); it ends what is held" in printed.err
+    assert "`kubectl precision holds -A -n default`" in printed.err
+    assert cli.json("uninstall", "--dry-run")["dryRun"] is True
 
 
 def test_uninstall_removes_what_is_ours_and_nothing_else(cli: Cli) -> None:

@@ -177,6 +177,8 @@ async def _uninstall(session: Session, arguments: argparse.Namespace) -> int:
     what = f"admission, the CRDs, policies ({len(targets)}), incidents{'' if incidents is None else f' ({incidents})'}"
     if arguments.output != "json":
         if arguments.dry_run:
+            ends = f"; it ends what is held: `{session.plugin('holds', '-A')}`" if held else ""
+            sys.stderr.write(f"note: this removes {what}{ends}\n")
             sys.stdout.write("".join(f"{line}\n" for line in lines))
         else:
             console().print(_of_held(session, held) if held else "nothing is held in any namespace")
@@ -185,8 +187,8 @@ async def _uninstall(session: Session, arguments: argparse.Namespace) -> int:
         await _remove(session.api)
         await _wait_until_gone(session)
     if arguments.output == "json":
-        report = {"held": [_json(session, target) for target in held], "kubectl": lines, "confirmed": confirmed}
-        write_json({**report, "policies": len(targets), "incidents": incidents})
+        report = {"held": [_json(session, target) for target in held], "policies": len(targets), "incidents": incidents}
+        write_json({**report, "kubectl": lines, "confirmed": confirmed, "dryRun": bool(arguments.dry_run)})
     elif confirmed:
         console().print("removed")
     return 0
