@@ -327,6 +327,15 @@ def test_status_shows_the_rollbacks_stages_against_its_deadline(cli: Cli) -> Non
     assert (shown["fallback"], shown["enforce"]) == ("fp32", True)
 
 
+def test_a_rollback_that_was_made_faster_shows_when(cli: Cli) -> None:
+    faster = replace(INCIDENT, expedited_at=INCIDENT.detected_at + 30.0)
+    for incident, shown in ((INCIDENT, False), (faster, True)):
+        cli.policy(stands(Phase.HELD, HELD, incident=incident))
+        assert ("expedited  +30.0 s" in cli("status", code=3)) is shown
+        assert ("it was made faster" in cli("history")) is shown
+        assert bool(cli.json("status", code=3)["incident"]["expeditedAt"]) is shown
+
+
 def test_status_shows_recovery_and_the_checklists_counts(cli: Cli) -> None:
     checks = Checks(passed=5, failed=1, unknown=2, pending=4)
     recovered = replace(INCIDENT, recovered_at=INCIDENT.detected_at + 400.0, checks=checks)

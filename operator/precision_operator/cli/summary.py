@@ -128,10 +128,12 @@ def under_way(state: State, key: str) -> str:
 
 
 def stages(incident: Incident) -> tuple[tuple[str, float | None], ...]:
-    """The stages of a rollback in their order; None: not yet."""
+    """The stages of a rollback in their order; None: not yet. Few are raised, or go on from a canary."""
+    expedited = () if incident.expedited_at is None else (("expeditedAt", incident.expedited_at),)
     return (
         ("detectedAt", incident.detected_at),
         ("decidedAt", incident.decided_at),
+        *expedited,
         ("lastPatchAt", incident.last_patch_at),
         ("lastAckAt", incident.last_ack_at),
         ("recoveredAt", incident.recovered_at),
