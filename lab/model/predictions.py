@@ -16,13 +16,14 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
-from precision_operator.core.model import PodView
+from precision_operator.core.model import PodView, RestartBy
 from precision_operator.core.restart.pace import quantile
+from precision_operator.workloads.kinds import table
 
 COUNT = 60
 """Emergencies that are predicted, and then measured."""
 
-KINDS = ("apps/Deployment", "apps/ReplicaSet", "apps/StatefulSet", "batch/Job")
+KINDS = tuple(kind.kind for kind in table.KINDS if kind.restart_by is not RestartBy.NEVER)
 MOMENT_SECONDS = 0.2
 """A pass takes so long, also where the next one follows at once."""
 
