@@ -74,7 +74,8 @@ class PodView:
     index: int = -1
     """That its StatefulSet or its Indexed Job gave it; -1: it has none."""
     created_at: float = 0.0
-    """By the API server's clock, in seconds since the epoch."""
+    """By the API server's clock, in seconds since the epoch. It is set for whatever is created: 0 stands only where no
+    cluster made the pod, as in a backtest."""
     graceless: bool = False
     """Its own grace period is 0 seconds: it is given one second all the same, for an object that goes before its process
     has ended says nothing."""
