@@ -24,7 +24,7 @@ LOGS_FOLDER = "logs"
 
 def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verbs."""
-    group = commands.add_parser("incident", help="the reports of rollbacks: list, show, export")
+    group = commands.add_parser("incident", parents=[common], help="the reports of rollbacks: list, show, export")
     verbs = group.add_subparsers(dest="incident_verb", required=True, metavar="list|show|export")
     listed = verbs.add_parser("list", parents=[common], help="all of the namespace, newest first")
     listed.add_argument("policy", nargs="?", help="only those of this policy")
@@ -53,9 +53,10 @@ async def find(session: Session, name: str) -> JsonObject:
         named = [body for body in found if mapping(body.get("report")).get("id") == name]
         if named:
             return max(named, key=_decided_at)
-        names = ", ".join(_name(body) for body in sorted(found, key=_decided_at, reverse=True)[:5]) or "none"
+        newest = ", ".join(_name(body) for body in sorted(found, key=_decided_at, reverse=True)[:5]) or "none"
         raise CommandRefused(
-            f"no PrecisionIncident {name} in namespace {session.namespace}; there are: {names}; choose with -n or a name"
+            f"no PrecisionIncident {name} in namespace {session.namespace}; the newest are: {newest}; "
+            f"choose another namespace with -n, or see all: `{session.plugin('incident', 'list')}`"
         ) from None
 
 
@@ -69,8 +70,9 @@ async def _list(session: Session, arguments: argparse.Namespace) -> int:
     rows = table("NAME", "POLICY", "SEVERITY", "SCOPE", "PHASE", "REASON", "AGE")
     for row in wanted:
         cells = [row[key] for key in ("name", "policy", "severity", "scope", "phase", "reason")]
-        rows.add_row(*map(said, cells), age(parse_time(row["decidedAt"]) or 0.0))
-    console().print(rows)
+        rows.add_row(*map(said, cells), age(parse_time(row["decidedAt"])))
+    of_policy = f" of policy {arguments.policy}" if arguments.policy else ""
+    console().print(rows if wanted else f"no PrecisionIncident{of_policy} in namespace {session.namespace}")
     return 0
 
 

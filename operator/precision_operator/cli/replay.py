@@ -25,7 +25,7 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
         description="Decide every recorded pass again with this version's own decide(), and compare bit for bit. "
         "Exit code 1 with the first difference. --what-if decides with other settings, side by side, and compares nothing.",
     )
-    verb.add_argument("incident", help="name of a PrecisionIncident, or the incident.json of an export")
+    verb.add_argument("incident", help="name or id of a PrecisionIncident, or the incident.json of an export")
     verb.add_argument(
         "--what-if",
         action="append",
