@@ -21,7 +21,7 @@ from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase
 from precision_operator.cli import MODULES, main, parser
 from precision_operator.cli.output import write_document
-from precision_operator.errors import Forbidden, KubeError, NotFound, Unavailable
+from precision_operator.errors import Forbidden, KubeError, NotFound, TooManyRequests, Unavailable
 from precision_operator.kube.port import EVENTS, POLICIES, JsonObject, Resource
 from tests.support.cli import HELD, INCIDENT, NOW, PREFIX, Cli, stands
 
@@ -253,6 +253,8 @@ def test_a_typo_of_a_policys_name_is_answered_with_the_nearest(cli: Cli) -> None
         ),
         (KubeError("GET /x: 401", status=401), "does not accept the credentials (expired?): sign in again, `kubectl"),
         (NotFound("GET /apis/precision.genesis.ai/v1alpha1/p: 404", status=404), "does not serve precision.genesis.ai"),
+        (Unavailable("GET /x: 503", status=503), "GET /x: 503; try again in a moment, and see how"),
+        (TooManyRequests("GET /x: 429", retry_after_seconds=1.0), "GET /x: 429; try again in a moment, and see how"),
     ],
 )
 def test_a_cluster_that_cannot_be_used_is_one_sentence_with_the_next_step(
@@ -293,3 +295,23 @@ def test_a_wide_status_shows_every_condition(cli: Cli) -> None:
     cli.policy(stands(Phase.HEALTHY, conditions=(Condition("Ready", "True", "Promoted", "well", 1, NOW),)))
     assert "Ready True" in cli("status", "-o", "wide")
     assert "Ready" not in cli("status")
+
+
+def test_a_wide_status_that_is_watched_shows_every_condition(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal
+    cli.policy(stands(Phase.HEALTHY, conditions=(Condition("Ready", "True", "Promoted", "well", 1, NOW),)))
+    assert "Ready True" in cli("status", "-w", "-o", "wide")
+    assert "Ready" not in cli("status", "-w")
+
+
+def test_a_namespace_without_policies_is_answered_with_a_line_for_the_same_cluster(cli: Cli) -> None:
+    said = cli("status", "--context", "elsewhere", code=1)
+    assert "expected a PrecisionPolicy: in namespace default, there is none: choose another with -n, or see all" in said
+    assert "`kubectl precision get -A -n default --context elsewhere`" in said
+
+
+def test_help_says_what_each_output_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb, meant in (("get", "wide: a line a workload"), ("lint", "json: for programs")):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        assert meant in " ".join(capsys.readouterr().out.split())

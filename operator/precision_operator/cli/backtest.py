@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from precision_operator.api.wire import duration_seconds, format_time, mapping, parse_time
-from precision_operator.cli.flags import Commands
+from precision_operator.cli.flags import Commands, output_flag
 from precision_operator.cli.live import catalogue, prometheus, prometheus_flags
 from precision_operator.cli.output import console, said, table, write_json
 from precision_operator.errors import ConfigurationError
@@ -57,7 +57,7 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--plot", type=Path, metavar="FILE", help="write a figure (.png, .svg, .pdf)")
     verb.add_argument("-n", "--namespace", default=argparse.SUPPRESS, help="default: the policy's, else default")
-    verb.add_argument("-o", "--output", choices=("text", "json"), default=argparse.SUPPRESS, help="json: for programs")
+    output_flag(verb)
     verb.set_defaults(run=run)
 
 

@@ -1,15 +1,21 @@
 """The flags that kubectl has, too."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """To which a verb adds its parser."""
 
-OUTPUTS = ("text", "json")
-LISTED_OUTPUTS = (*OUTPUTS, "yaml", "wide", "name")
+OUTPUTS: Mapping[str, str] = {"text": "for people (default)", "json": "for programs"}
+"""How a verb may answer, and what for."""
+LISTED_OUTPUTS: Mapping[str, str] = {
+    **OUTPUTS,
+    "yaml": "the same as json",
+    "wide": "a line a workload, or every condition",
+    "name": "for kubectl",
+}
 """Of the verbs that show what there is."""
 
 TAKE_A_VALUE = ("-n", "--namespace", "--context", "--kubeconfig", "-o", "--output")
@@ -35,7 +41,7 @@ def meant(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def connection_flags(outputs: tuple[str, ...] = OUTPUTS) -> argparse.ArgumentParser:
+def connection_flags(outputs: Mapping[str, str] = OUTPUTS) -> argparse.ArgumentParser:
     """The flags that kubectl has for where to go; they may stand before or after the verb."""
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     common.set_defaults(outputs=outputs)
@@ -45,5 +51,11 @@ def connection_flags(outputs: tuple[str, ...] = OUTPUTS) -> argparse.ArgumentPar
     where.add_argument(
         "--kubeconfig", type=Path, help="default: $KUBECONFIG, ~/.kube/config, or the pod's service account"
     )
-    where.add_argument("-o", "--output", choices=outputs, help="json: for programs (default text)")
+    output_flag(where, outputs)
     return common
+
+
+def output_flag(verb: argparse._ActionsContainer, outputs: Mapping[str, str] = OUTPUTS) -> None:
+    """How the verb answers; without a default, so that it may stand before the verb too."""
+    meanings = "; ".join(f"{name}: {meaning}" for name, meaning in outputs.items())
+    verb.add_argument("-o", "--output", choices=tuple(outputs), default=argparse.SUPPRESS, help=meanings)

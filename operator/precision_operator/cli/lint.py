@@ -14,7 +14,7 @@ from rich.text import Text
 from precision_operator.api.spec import parse_spec
 from precision_operator.api.wire import mapping, sequence, text
 from precision_operator.cli.advice import advice
-from precision_operator.cli.flags import Commands
+from precision_operator.cli.flags import Commands, output_flag
 from precision_operator.cli.output import console, said, write_json
 from precision_operator.cli.schema import defaulted, faults
 from precision_operator.errors import ConfigurationError
@@ -41,13 +41,12 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     verb = commands.add_parser(
         "lint",
         help="check policy files, without a cluster",
-        description="Check PrecisionPolicies against the CRD's schema and rules, and for what is allowed but hardly "
-        "meant. Exits with 1 where the API server would refuse one. Whether endpoints, queries and workloads exist "
-        "only a cluster knows: "
-        "kubectl apply --dry-run=server, then `explain`.",
+        description="Check PrecisionPolicies against the CRD's schema and rules, and for what is valid but "
+        "probably unintended. Exits with 1 where the API server would refuse one. Whether endpoints, queries and workloads "
+        "exist, only a cluster knows: `kubectl apply --dry-run=server -f FILE`, then `explain`.",
     )
     verb.add_argument("files", nargs="+", metavar="FILE", help="YAML or JSON; - reads standard input")
-    verb.add_argument("-o", "--output", choices=("text", "json"), default=argparse.SUPPRESS, help="json: for programs")
+    output_flag(verb)
     verb.set_defaults(run=run)
 
 

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from precision_operator.errors import Forbidden, KubeError, NotFound, Unavailable
+from precision_operator.errors import Forbidden, KubeError, NotFound, TooManyRequests, Unavailable
 from precision_operator.kube.port import POLICIES
 
 _UNAUTHORIZED = 401
@@ -33,6 +33,9 @@ def in_words(error: KubeError, flags: Sequence[str]) -> str:
             return (
                 f"this cluster does not serve {POLICIES.group}: install the chart, or choose another --context ({crds})"
             )
+        case Unavailable() | TooManyRequests():
+            ready = kubectl("get", "--raw", "/readyz?verbose")
+            return f"{error}; try again in a moment, and see how the API server is: {ready}"
         case Forbidden():
             return f"{error}; to see what you may do: {kubectl('auth', 'can-i', '--list')}"
         case _:

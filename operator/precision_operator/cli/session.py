@@ -91,14 +91,19 @@ class Session:
             if body is None and record is None:
                 found = await self.policies()
                 near = meant(name, [target.policy.name for target in found])
-                raise CommandRefused(f"no PrecisionPolicy {name} in namespace {self.namespace}; {_choice(found)}{near}")
+                there = self._choice(found)
+                raise CommandRefused(f"no PrecisionPolicy {name} in namespace {self.namespace}; {there}{near}")
             return _target(body, record)
         found = await self.policies()
         if len(found) != 1:
-            raise CommandRefused(
-                f"name the PrecisionPolicy that is meant: in namespace {self.namespace}, {_choice(found)}"
-            )
+            wanted = "name the PrecisionPolicy that is meant:" if found else "expected a PrecisionPolicy:"
+            raise CommandRefused(f"{wanted} in namespace {self.namespace}, {self._choice(found)}")
         return found[0]
+
+    def _choice(self, found: Sequence[Target]) -> str:
+        if not found:
+            return f"there is none: choose another with -n, or see all with `{self.plugin('get', '-A')}`"
+        return f"there are {', '.join(target.policy.name for target in found)}"
 
     async def _listed(self, resource: Resource, where: str, *, installed: bool) -> Sequence[JsonObject]:
         try:
@@ -141,12 +146,6 @@ def _target(body: JsonObject | None, record: JsonObject | None) -> Target:
     left = record or {}
     namespace, name = _key(left)
     return Target(deleted_policy(namespace, name, state), recorded(state), state, left)
-
-
-def _choice(found: Sequence[Target]) -> str:
-    if not found:
-        return "there is none: choose another with -n, or see all with `kubectl precision get -A`"
-    return f"there are {', '.join(target.policy.name for target in found)}"
 
 
 async def _readable(call: Awaitable[Answered]) -> Answered:

@@ -93,7 +93,7 @@ async def _watch(session: Session, arguments: argparse.Namespace) -> int:
     live = (
         nullcontext()
         if as_document or not out.is_terminal
-        else Live(console=out, get_renderable=lambda: render(target))
+        else Live(console=out, get_renderable=lambda: render(target, wide=arguments.output == "wide"))
     )
     written: object = None
     with live:

@@ -33,12 +33,20 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
         parents=[common],
         help="until the fleet is Healthy or Held",
         description="Wait by watch until the fleet is in a phase. Exits with 0 once it is, with 1 after --timeout, and with "
-        "3 as soon as only a person can bring it there: for Healthy, once it is Held, awaits approval, or is paused.",
+        "3 as soon as only a person can bring it there: for Healthy, once it is Held, Degraded or Stalled, awaits approval, "
+        "is paused, or only observes.",
     )
     verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
-    verb.add_argument("--for", dest="wanted", choices=(Phase.HEALTHY, Phase.HELD), required=True, type=phase_of)
     verb.add_argument(
-        "--timeout", type=_seconds, default=7200.0, help="after the first look, e.g. 90s, 2h (default 2h)"
+        "--for",
+        dest="wanted",
+        choices=(Phase.HEALTHY, Phase.HELD),
+        required=True,
+        type=phase_of,
+        help="the phase that is waited for",
+    )
+    verb.add_argument(
+        "--timeout", type=_seconds, default=7200.0, help="how long from the first look on, e.g. 90s, 2h (default 2h)"
     )
     verb.set_defaults(run=_wait)
 
