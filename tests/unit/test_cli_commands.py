@@ -279,3 +279,11 @@ def test_who_may_not_is_told_why_and_how_to_look_it_up(
     cli.fake.before_write = lambda *_: refuse()
     lines = ", ".join(f"`{ASKS.format(verb)}`" for verb in verbs)
     assert f"default/fleet: {said}; to see what you may do: {lines}\n" in cli(*words, code=1)
+
+
+def test_for_programs_a_command_answers_alike_whether_it_has_something_to_do(cli: Cli) -> None:
+    cli.policy(stands(Phase.HEALTHY))
+    paused, already = (cli.json("pause") for _ in range(2))
+    assert paused.keys() == already.keys()
+    assert (paused["patch"], already["patch"], already["kubectl"]) == ({"spec": {"suspend": True}}, {}, None)
+    assert (paused["message"].partition(":")[0], already["message"]) == ("paused", "is paused already")

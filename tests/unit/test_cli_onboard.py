@@ -123,3 +123,12 @@ def test_who_may_not_patch_it_is_told_how_to_see_that(workload: Cli, kind: str, 
     workload.fake.before_write = lambda *_: refuse()
     said = workload("onboard", f"{kind}/night", "--apply", "--yes", code=1)
     assert f"`kubectl -n default auth can-i patch {asks}/night`" in said
+
+
+def test_for_programs_it_says_whether_the_label_was_set(workload: Cli) -> None:
+    shown, set_, again = (workload.json("onboard", "vit", *words) for words in ([], ["--apply", "--yes"], ["--apply"]))
+    assert [(found["there"], found["applied"]) for found in (shown, set_, again)] == [
+        (False, False),
+        (False, True),
+        (True, False),
+    ]

@@ -327,6 +327,14 @@ def test_status_shows_the_rollbacks_stages_against_its_deadline(cli: Cli) -> Non
     assert (shown["fallback"], shown["enforce"]) == ("fp32", True)
 
 
+def test_for_programs_the_status_names_each_breach_with_its_workload(cli: Cli) -> None:
+    overflow = Failing(A, Signal.OVERFLOW, Severity.P1, NOW, measured="0.41")
+    cli.policy(stands(Phase.PROGRESSING, failing=(overflow, replace(overflow, key=""))))
+    known, further = cli.json("status")["breaches"]
+    assert known == {"workload": A, "signal": "overflow", "severity": "P1", "since": known["since"], "measured": "0.41"}
+    assert further["workload"] is None
+
+
 def test_a_rollback_that_was_made_faster_shows_when(cli: Cli) -> None:
     faster = replace(INCIDENT, expedited_at=INCIDENT.detected_at + 30.0)
     for incident, shown in ((INCIDENT, False), (faster, True)):

@@ -54,7 +54,8 @@ async def _onboard(session: Session, arguments: argparse.Namespace) -> int:
             raise CommandRefused(f"{where}: its template changes: {restarts}; to do it, add --yes")
         await _apply(session, found, name, patch)
     if arguments.output == "json":
-        write_json({"workload": where, "container": container, "patch": patch, "kubectl": line, "there": there})
+        report = {"workload": where, "container": container, "patch": patch, "kubectl": line}
+        write_json({**report, "there": there, "applied": bool(arguments.apply) and not there})
     elif there:
         sys.stdout.write(f"{where}: has the label {INJECT}={container} already\n")
     elif arguments.apply:

@@ -55,6 +55,7 @@ def summary(target: Target) -> dict[str, object]:
         "suspendBy": policy.annotations.get(SUSPEND_BY),
         "target": policy.spec.target,
         "enforce": state.enforce,
+        "breaches": [{"workload": failing.key or None, **breach_json(failing)} for failing in state.failing],
         "held": [{"workload": h.key, "reason": h.reason, "since": format_time(h.since)} for h in state.held],
         "restarts": [
             {"workload": key, "round": restart.rounds, "since": format_time(restart.since)}

@@ -129,8 +129,7 @@ async def carry_out(session: Session, target: Target, plan: Planned | Already, a
     if not arguments.dry_run:
         await send(session, target, write)
     if arguments.output == "json":
-        report = {"policy": name, "namespace": session.namespace, "transitionId": target.status.transition_id}
-        write_json({**report, "patch": write.patch(), "kubectl": line, "dryRun": bool(arguments.dry_run)})
+        write_json(_json(target, arguments, message=plan.done, patch=write.patch(), kubectl=line))
     elif arguments.dry_run:
         sys.stdout.write(f"{line}\n")
     else:
@@ -177,8 +176,15 @@ async def user_of(session: Session) -> str | None:
 
 def _nothing_to_do(target: Target, *, arguments: argparse.Namespace, why: str) -> int:
     if arguments.output == "json":
-        report = {"policy": target.policy.name, "namespace": target.policy.namespace}
-        write_json({**report, "transitionId": target.status.transition_id, "patch": {}, "message": why})
+        write_json(_json(target, arguments, message=why, patch={}, kubectl=None))
     else:
         sys.stdout.write(f"{target.where}: {why}\n")
     return 0
+
+
+def _json(
+    target: Target, arguments: argparse.Namespace, *, message: str, patch: JsonObject, kubectl: str | None
+) -> dict[str, object]:
+    policy = {"policy": target.policy.name, "namespace": target.policy.namespace}
+    written = {"patch": patch, "kubectl": kubectl, "dryRun": bool(arguments.dry_run)}
+    return {**policy, "transitionId": target.status.transition_id, **written, "message": message}
