@@ -411,7 +411,7 @@ def test_names_that_ddp_or_a_compiler_changed_load_and_names_that_fit_stay_as_th
     source, target, path = trainer(saved), trainer(loaded), tmp_path / "file"
     source.save_checkpoint(path)
     if prefix:
-        weights, _ = plain.content(path, source.model)
+        weights, _ = plain.content(files.read_plain(path), path, source.model)
         torch.save({plain.MODEL: {prefix + name: value for name, value in weights.items()}}, path)
     for load in (target.load_checkpoint, lambda where: begin_from(where, target, target.log)):
         with torch.no_grad():

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.checkpoint import plain
+from precision_trainer.checkpoint import files, plain
 from precision_trainer.errors import CheckpointError, ConfigError
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import next_byte_loss
@@ -123,6 +123,26 @@ def test_a_file_with_a_broken_scaler_changes_nothing(text: LibraryText, tmp_path
     with pytest.raises(CheckpointError, match="growth_interval"):
         trainer.load_checkpoint(tmp_path / "one.pt")
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+
+
+def test_a_file_that_is_replaced_while_it_is_loaded_gives_weights_and_step_of_one_state(
+    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, first, second = tmp_path / "one.pt", make(FP32), make(FP32)
+    first.save_checkpoint(path)
+    saved = weights(first)
+    step(first, text)
+    read = files.read_plain
+
+    def read_then_replace(path: Path) -> object:
+        state = read(path)
+        first.save_checkpoint(path)
+        return state
+
+    monkeypatch.setattr(files, "read_plain", read_then_replace)
+    second.load_checkpoint(path)
+    assert second.step == 0
+    assert all(torch.equal(a, b) for a, b in zip(saved, weights(second), strict=True))
 
 
 @pytest.mark.parametrize("frozen", [torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn])

@@ -99,7 +99,7 @@ def _ours(path: Path) -> CheckpointReport:
 
 
 def _plain(path: Path) -> CheckpointReport:
-    weights, moments = plain.content(path)
+    weights, moments = plain.content(files.read_plain(path), path)
     check_model(weights, path, None)
     if moments is not None:
         check_optimizer(moments, path, None)

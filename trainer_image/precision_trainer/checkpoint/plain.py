@@ -125,7 +125,7 @@ def load(
     if path.is_dir():
         state = validate(files.read(path), path, model, optimizer)
         return state["model_state_dict"], state["optimizer_state_dict"]
-    weights, moments = content(path, model)
+    weights, moments = content(files.read_plain(path), path, model)
     check_model(weights, path, model, nonfinite_buffers=nonfinite_buffers(model), infinite=untrained(model))
     if moments is not None:
         check_optimizer(moments, path, optimizer)
@@ -133,14 +133,19 @@ def load(
 
 
 def content(
-    path: Path, model: torch.nn.Module | None = None, *, in_its_types: bool = True
+    raw: object, path: Path, model: torch.nn.Module | None = None, *, in_its_types: bool = True
 ) -> tuple[dict[str, torch.Tensor], dict[str, object] | None]:
-    """Weights, as FP32, and optimizer state of a plain file; see :func:`load`. Raises CheckpointError.
+    """Weights, as FP32, and optimizer state in ``raw``, read from the plain file ``path``; see :func:`load`.
 
-    ``model``: names are given as it has them. What it holds in another type by its author's choice (frozen weights, buffers)
-    is given in that one, if ``in_its_types``.
+    Args:
+        raw: what :func:`files.read_plain` gave.
+        path: for messages.
+        model: names are given as it has them.
+        in_its_types: what ``model`` holds in another type by its author's choice (frozen weights, buffers) keeps that type.
+
+    Raises:
+        CheckpointError: it is no checkpoint.
     """
-    raw = files.read_plain(path)
     saved: object = raw.get(MODEL) if isinstance(raw, dict) else None
     if not isinstance(raw, dict) or not isinstance(saved, dict):
         found = sorted(map(str, raw))[:6] if isinstance(raw, dict) else type(raw).__name__

@@ -87,10 +87,13 @@ def read(path: Path) -> Saved:
     Raises:
         CheckpointError: it is missing, damaged, holds anything but tensors and plain values, or is no checkpoint.
     """
-    raw = files.read(path) if path.is_dir() else files.read_plain(path)
-    if not isinstance(raw, dict) or "format" not in raw:
-        weights, moments = plain.content(path)
-        return Saved(path, weights, moments, None, None, [])
+    if path.is_dir():
+        raw = files.read(path)
+    else:
+        raw = files.read_plain(path)
+        if not isinstance(raw, dict) or "format" not in raw:
+            weights, moments = plain.content(raw, path)
+            return Saved(path, weights, moments, None, None, [])
     state = validate(raw, path)
     part = state.get("parts", {}).get(PART, {})
     sizes, history = part.get("config"), part.get("history")

@@ -60,9 +60,9 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
         CheckpointError: it is missing, damaged, of another model, or holds more than tensors and plain values. Then
             nothing has changed.
     """
-    # In a cold mode the trained weights are 16 bits wide, and have their FP32 values beside them.
-    weights, moments = plain.content(path, trainer.model, in_its_types=trainer.cold is None)
     raw = files.read_plain(path)
+    # In a cold mode the trained weights are 16 bits wide, and have their FP32 values beside them.
+    weights, moments = plain.content(raw, path, trainer.model, in_its_types=trainer.cold is None)
     if moments is not None:
         check_optimizer(moments, path, trainer.optimizer)
     scaler = plain.scaler_state(raw)
