@@ -382,13 +382,25 @@ def test_the_probe_measures_headroom_and_recommends_a_scale(text: LibraryText) -
     assert trainer.sentinel is not None
     reading = trainer.sentinel.measurements.reading
     assert reading is not None
-    assert 0 < reading.activation_amax < 65504
-    assert reading.kurtosis > 1
-    assert 0 <= reading.subnormal_ratio <= 1
+    assert 0 < reading.gradient_amax < 65504
+    assert reading.headroom_log2 > 0
     scale = reading.recommended_scale(1024.0)
     assert scale is not None
     assert 8 * reading.gradient_amax / 1024.0 * scale <= 65504.0 < 16 * reading.gradient_amax / 1024.0 * scale
     assert not any(module._forward_hooks for module in trainer.model.modules())
+
+
+def test_gradients_close_to_what_fp16_holds_are_reported_with_a_scale_that_gives_them_room(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = torch.nn.Linear(1, 1)
+    config = ExtendedFP16Config(precision_mode=FP16, loss_scale=1024.0, sentinel=QUICK)
+    trainer = ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.0), config, "cpu", allow_cpu=True)
+    batch = torch.full((1, 1), 0.5)
+    for _ in range(24):
+        trainer.backward_and_step(trainer.training_step(batch, lambda net, x: 48.0 * net(x).sum()))
+    (warning,) = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if "reason" in line]
+    assert (warning["reason"], warning["headroom_log2"], warning["recommended_scale"]) == ("LowHeadroom", 0.41, 128.0)
 
 
 class _Queries(torch.nn.Module):

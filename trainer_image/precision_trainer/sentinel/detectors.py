@@ -1,4 +1,4 @@
-"""Has the loss left its FP32 baseline? A one-sided detector over block means of the relative excess (signal S6).
+"""Has the loss left its FP32 baseline? A one-sided detector over block means of the relative excess (signal S4).
 
 It takes ``excess = (block mean - baseline) / baseline`` of one block of steps after the other, with ``sigma``, the standard
 deviation of that number among blocks of FP32 training itself. ``python -m precision_tools.noise`` compares it with others on

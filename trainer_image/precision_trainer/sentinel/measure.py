@@ -1,4 +1,4 @@
-"""Rank 0's closer looks at good steps: activations in one of many, a shadow in FP32 of fewer (S2, S3, S4 and S7)."""
+"""Rank 0's closer looks at good steps: activation gradients in one of many, a shadow in FP32 of fewer (S2 and S5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A good micro-batch once more, in FP32: how far do its gradients differ from those in low precision (signal S7)?
+"""A good micro-batch once more, in FP32: how far do its gradients differ from those in low precision (signal S5)?
 
 The direct measure of what low precision does to training, long before a loss shows it: both gradients are of the same
 weights, samples and random numbers, so nothing but the precision is between them. It costs two forward and backward passes

@@ -14,7 +14,7 @@ _WARM_UP = 100
 
 
 class Spikes:
-    """How far a value lies above its own exponential average, in standard deviations (signal S5)."""
+    """How far a value lies above its own exponential average, in standard deviations (signal S3)."""
 
     def __init__(self) -> None:
         self._mean = self._variance = 0.0
