@@ -390,17 +390,26 @@ def test_the_probe_measures_headroom_and_recommends_a_scale(text: LibraryText) -
     assert not any(module._forward_hooks for module in trainer.model.modules())
 
 
-def test_gradients_close_to_what_fp16_holds_are_reported_with_a_scale_that_gives_them_room(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def _warnings_for_gradients_of(size: float, capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    """What a training says whose only layer gets gradients of ``size``, before scaling."""
     model = torch.nn.Linear(1, 1)
     config = ExtendedFP16Config(precision_mode=FP16, loss_scale=1024.0, sentinel=QUICK)
     trainer = ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.0), config, "cpu", allow_cpu=True)
     batch = torch.full((1, 1), 0.5)
     for _ in range(24):
-        trainer.backward_and_step(trainer.training_step(batch, lambda net, x: 48.0 * net(x).sum()))
-    (warning,) = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if "reason" in line]
+        trainer.backward_and_step(trainer.training_step(batch, lambda net, x: size * net(x).sum()))
+    return [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if "reason" in line]
+
+
+def test_gradients_close_to_what_fp16_holds_are_reported_with_a_scale_that_gives_them_room(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (warning,) = _warnings_for_gradients_of(48.0, capsys)
     assert (warning["reason"], warning["headroom_log2"], warning["recommended_scale"]) == ("LowHeadroom", 0.41, 128.0)
+
+
+def test_gradients_that_are_all_zero_have_all_the_headroom_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _warnings_for_gradients_of(0.0, capsys) == []
 
 
 class _Queries(torch.nn.Module):

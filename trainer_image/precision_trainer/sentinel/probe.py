@@ -37,8 +37,10 @@ class ProbeReading:
 
     @property
     def headroom_log2(self) -> float:
-        """Doublings of the loss scale that the gradients would still bear in FP16."""
-        return math.log2(FP16_MAX / self.gradient_amax) if 0 < self.gradient_amax < math.inf else 0.0
+        """Doublings of the loss scale that the gradients would still bear in FP16: any number where all are zero."""
+        if self.gradient_amax == 0:
+            return math.inf
+        return math.log2(FP16_MAX / self.gradient_amax) if self.gradient_amax < math.inf else 0.0
 
     def recommended_scale(self, scale: float) -> float | None:
         """A loss scale that leaves the gradients 8-fold room; None if none were seen, or they were not finite."""
