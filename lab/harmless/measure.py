@@ -18,8 +18,8 @@ import torch
 
 from lab.harmless.loops import Ours, ours, plain
 from lab.harmless.script import CASES, REFUSALS, Case, Refusal, Setting, Start, in_bf16
-from precision_trainer.distributed.ddp import cleanup_distributed, init_distributed
 from precision_trainer.distributed.launch import free_port
+from precision_trainer.distributed.process_group import cleanup_distributed, init_distributed
 from precision_trainer.errors import ConfigError
 
 DOMAINS = (

@@ -430,7 +430,7 @@ def test_what_a_rank_computed_in_a_refused_mode_is_gone_while_it_computes_it_onc
     )
     others = iter(["OutOfMemoryError"] * 2)
     monkeypatch.setattr(
-        "precision_trainer.precision.preflight.ddp.exchange",
+        "precision_trainer.precision.preflight.process_group.exchange",
         lambda mine: [mine, {"pass": "forward 0", "failed": next(others, None)}],
     )
     made: list[weakref.ref[torch.Tensor]] = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from precision_tools.analyzer import PrecisionAnalyzer
 
-    from .distributed.ddp import cleanup_distributed, init_distributed
+    from .distributed.process_group import cleanup_distributed, init_distributed
     from .models.world_model import WorldModel
     from .precision.basic import FP16Trainer
     from .precision.trainer import ExtendedFP16Trainer
@@ -39,8 +39,8 @@ _HOME = {
     "PrecisionAnalyzer": "precision_tools.analyzer",
     "PrecisionMode": ".values.modes",
     "WorldModel": ".models.world_model",
-    "cleanup_distributed": ".distributed.ddp",
-    "init_distributed": ".distributed.ddp",
+    "cleanup_distributed": ".distributed.process_group",
+    "init_distributed": ".distributed.process_group",
 }
 
 

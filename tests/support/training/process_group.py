@@ -20,7 +20,7 @@ def _worker(rank: int, env: Mapping[str, str], timeout_seconds: float, pipe: Con
     warnings.simplefilter("error")
     import torch
 
-    from precision_trainer.distributed.ddp import cleanup_distributed, init_distributed
+    from precision_trainer.distributed.process_group import cleanup_distributed, init_distributed
     from precision_trainer.errors import ConfigError
 
     torch.set_num_threads(1)

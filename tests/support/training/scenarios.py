@@ -12,7 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.distributed.agreement import encode
-from precision_trainer.distributed.ddp import (
+from precision_trainer.distributed.process_group import (
     check_same,
     cleanup_distributed,
     exchange,

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from precision_trainer import PrecisionMode
 from precision_trainer.checkpoint import files
-from precision_trainer.distributed import ddp
+from precision_trainer.distributed import process_group
 from precision_trainer.store import checkpointer as checkpointer_module
 from precision_trainer.store.checkpointer import Checkpointer
 from precision_trainer.store.checkpoints import CheckpointStore
@@ -29,7 +29,7 @@ _MEETINGS = 5
 @contextmanager
 def _slow(name: str) -> Iterator[None]:
     """The function of ``files`` goes on only once the ranks have met so often after it began."""
-    exchange, work = ddp.exchange, getattr(files, name)
+    exchange, work = process_group.exchange, getattr(files, name)
     begun, over, meetings = threading.Event(), threading.Event(), iter(range(_MEETINGS - 1, -1, -1))
 
     def meet(value: Mapping[str, object]) -> list[dict[str, object]]:
@@ -43,7 +43,7 @@ def _slow(name: str) -> Iterator[None]:
         result: object = work(*arguments)
         return result
 
-    with patch.object(ddp, "exchange", meet), patch.object(files, name, wait):
+    with patch.object(process_group, "exchange", meet), patch.object(files, name, wait):
         yield
 
 
@@ -71,16 +71,16 @@ def _advance(checkpointer: Checkpointer, steps: int) -> None:
 
 def _on_one(rank: int, world: int, scenario: Callable[[Checkpointer, str], int | None]) -> Result:
     """What ``scenario`` returned, with one directory for all ranks; and the steps on disk afterwards."""
-    directory = str(ddp.exchange({"path": tempfile.mkdtemp() if rank == 0 else ""})[0]["path"])
+    directory = str(process_group.exchange({"path": tempfile.mkdtemp() if rank == 0 else ""})[0]["path"])
     checkpointer = _checkpointer(rank, world, directory)
     checkpointer.resume()
     _advance(checkpointer, 3)
     try:
         result = scenario(checkpointer, directory)
         checkpointer.close()
-        ddp.exchange({})
+        process_group.exchange({})
         saved = sorted(path.name for path in Path(directory).glob("step-*"))
-        ddp.exchange({})
+        process_group.exchange({})
         return {"result": result, "saved": saved}
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -130,7 +130,7 @@ def rewind(rank: int, world: int) -> Result:
         checkpointer.finish()
         if rank == 0:
             CheckpointStore(directory, JsonLog()).tag_healthy(3, 1)
-        ddp.exchange({})
+        process_group.exchange({})
         _advance(checkpointer, 2)
         with _slow("read"):
             return checkpointer.rewind("request")
@@ -161,10 +161,10 @@ def _rewind_while_it_hangs(rank: int, world: int, owner: object, name: str, *, h
         if rank == 0:
             CheckpointStore(directory, JsonLog()).tag_healthy(3, 1)
         for _ in range(2):
-            ddp.exchange({})
+            process_group.exchange({})
             _advance(checkpointer, 1)
             checkpointer.finish()
-        ddp.exchange({})
+        process_group.exchange({})
         before = sorted(path.name for path in root.glob("step-*"))
         hung = _hung(owner, name) if rank == hangs_on else nullcontext(threading.Event())
         with patch.object(checkpointer_module, "REWIND_SECONDS", 0.5), hung as back:
@@ -172,14 +172,14 @@ def _rewind_while_it_hangs(rank: int, world: int, owner: object, name: str, *, h
             found["again"] = checkpointer.rewind("request")
             found["untouched"] = sorted(path.name for path in root.glob("step-*")) == before
             found["step"] = checkpointer._trainer.step
-            ddp.exchange({})
+            process_group.exchange({})
             back.set()
             job = checkpointer._rewind_limit._job
             if job is not None:
                 job.exception(TIMEOUT_SECONDS)
-        ddp.exchange({})
+        process_group.exchange({})
         found["left"] = sorted(path.name for path in root.glob("step-*"))
-        ddp.exchange({})
+        process_group.exchange({})
         _advance(checkpointer, 1)
         return checkpointer.rewind("request")
 

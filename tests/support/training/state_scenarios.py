@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 
 from precision_trainer import PrecisionMode
-from precision_trainer.distributed.ddp import exchange, lost_peer
+from precision_trainer.distributed.process_group import exchange, lost_peer
 from precision_trainer.store.agree import take_lease_together
 from precision_trainer.store.checkpointer import Checkpointer
 from precision_trainer.store.checkpoints import CheckpointStore

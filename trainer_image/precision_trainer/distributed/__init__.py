@@ -1,1 +1,1 @@
-"""What the ranks of one job do together: rendezvous, agreement on a request, launch."""
+"""What the ranks of one job do together: launch, rendezvous, process group, DDP, agreement on a request."""

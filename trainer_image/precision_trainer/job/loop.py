@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from ..distributed import ddp
+from ..distributed import process_group
 from ..errors import EXIT_OK, EXIT_STOPPED, DivergedError
 from ..models.task import Task, to_device
 from ..precision.trainer import ExtendedFP16Trainer
@@ -71,7 +71,7 @@ class Loop:
         except Exception as error:
             # Of a pod that is asked to stop, an error may be of what is being taken from it.
             if not self._stop.asked:
-                if ddp.training_failed(error):
+                if process_group.training_failed(error):
                     self._reporter.crashed()
                 else:  # a rank of another pod is gone: this pod may be the one that starts again
                     self._reporter.suspended()

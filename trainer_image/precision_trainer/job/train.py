@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 import torch
 
 from .. import compat
-from ..distributed import ddp
+from ..distributed import process_group
 from ..errors import MAX_ERROR, MissingRankError, PeerLostError, ProcessGroupError
 from ..models.task import Task, to_device
 from ..precision.boot import Requests, Start
@@ -58,9 +58,9 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
             exporter = Exporter(metrics, options.metrics_port)
             at_end.callback(_told, log, exporter.close)
             log.event("metrics", port=exporter.port)
-        at_end.callback(_told, log, ddp.cleanup_distributed)
+        at_end.callback(_told, log, process_group.cleanup_distributed)
         try:
-            rank, world_size = ddp.init_distributed(options.backend or None, options.ddp_timeout_seconds)
+            rank, world_size = process_group.init_distributed(options.backend or None, options.ddp_timeout_seconds)
             lease = None
             if rank == 0 and options.checkpoint_dir:
                 lease = Lease(
@@ -81,18 +81,18 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
             at_end.callback(_told, log, session.close)
             return session.run()
         except MissingRankError as error:
-            if ddp.in_one_pod():
+            if process_group.in_one_pod():
                 raise
             raise PeerLostError(str(error)) from error
         except RuntimeError as error:
-            if not ddp.lost_peer(error):
+            if not process_group.lost_peer(error):
                 raise
             # Known by its words only: if it was another error of the script, its traceback says so.
             traceback.print_exc()
-            kind = ProcessGroupError if ddp.training_failed(error) else PeerLostError
+            kind = ProcessGroupError if process_group.training_failed(error) else PeerLostError
             raise kind(
-                f"rank {log.rank} lost a peer: {ddp.find_loss()} ({str(error).splitlines()[0]}); look at the other ranks' "
-                "logs; the process group resumes from its last checkpoint when it is restarted"
+                f"rank {log.rank} lost a peer: {process_group.find_loss()} ({str(error).splitlines()[0]}); look at the "
+                "other ranks' logs; the process group resumes from its last checkpoint when it is restarted"
             ) from error
 
 
@@ -141,7 +141,7 @@ class Session:
         self._device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
         boot = read_boot(env, has_cuda=cuda)
         settings = self._settings(boot)
-        ddp.check_same(settings)
+        process_group.check_same(settings)
 
         def refused(reason: str, message: str) -> None:
             metrics.request_error(reason)
@@ -157,11 +157,11 @@ class Session:
         # Rank 0 decides for the whole process group.
         decided = requests.start(log) if rank == 0 else Start(PrecisionMode.FP32, "default")
         deaths = {mode: self._notes.deaths(mode, decided.generation) for mode in HOT} if self._notes is not None else {}
-        deadly = ddp.exchange({mode.wire: count for mode, count in deaths.items() if count >= MOST_DEATHS})[0]
+        deadly = process_group.exchange({mode.wire: count for mode, count in deaths.items() if count >= MOST_DEATHS})[0]
         self._deadly = {mode for mode in HOT if mode.wire in deadly and mode is not PrecisionMode.FP32}
         given_up = rank == 0 and decided.mode in self._deadly
         wanted = replace(decided, mode=PrecisionMode.FP32, request=None) if given_up else decided
-        start = Start.from_wire(ddp.exchange(wanted.to_wire() if rank == 0 else {})[0])
+        start = Start.from_wire(process_group.exchange(wanted.to_wire() if rank == 0 else {})[0])
 
         if rank == 0:
             log.event("clipping", message=f"gradient clipping (--max-grad-norm): {clipping(options)}")

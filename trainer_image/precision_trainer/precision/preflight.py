@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from ..distributed import ddp
+from ..distributed import process_group
 from ..errors import MAX_ERROR
 from ..step.replay import ForwardState, version
 from ..values.modes import PrecisionMode
@@ -189,7 +189,7 @@ def guarded(
     if not together:
         return Pass(result, None if failed is None else _failure([failed], {(0, kind)}, wrote=wrote))
     this_pass = f"{direction} {micro}"
-    everyone = ddp.exchange({"pass": this_pass, "failed": failed, "kind": kind, "wrote": wrote})
+    everyone = process_group.exchange({"pass": this_pass, "failed": failed, "kind": kind, "wrote": wrote})
     bad = [(rank, one) for rank, one in enumerate(everyone) if one["failed"] is not None]
     reasons = [f"rank {rank}: {one['failed']}" for rank, one in bad]
     kinds = {(rank, str(one.get("kind"))) for rank, one in bad}

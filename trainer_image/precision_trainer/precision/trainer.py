@@ -22,7 +22,7 @@ import torch
 
 from .. import compat
 from ..checkpoint.tensors import nonfinite_buffers, other_types
-from ..distributed import ddp
+from ..distributed import ddp, process_group
 from ..distributed.channel import Channel
 from ..errors import ConfigError
 from ..sentinel.islands import pin_by_name
@@ -139,7 +139,7 @@ class ExtendedFP16Trainer:
         self._ddp: DistributedDataParallel | None = None
         if self.config.use_ddp:
             # The first step in a mode is proven together (preflight.py): ranks that start in different ones would not meet.
-            ddp.check_same({"precision_mode": mode.wire})
+            process_group.check_same({"precision_mode": mode.wire})
             self._ddp = ddp.wrap(
                 model,
                 self._channel.telemetry,

@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 import torch
 
-from ..distributed import ddp
+from ..distributed import process_group
 from ..errors import CheckpointError
 from ..precision.trainer import ExtendedFP16Trainer
 from ..values.threads import begin
@@ -123,7 +123,7 @@ def wait_together(done: Callable[[float], bool], collective_seconds: float, limi
     slice_seconds = min(_SLICE_SECONDS, collective_seconds / 4)
     while True:
         mine = done(slice_seconds if limit is None else min(slice_seconds, limit.left()))
-        everyone = ddp.exchange({"done": mine, "over": limit is not None and not limit.left()})
+        everyone = process_group.exchange({"done": mine, "over": limit is not None and not limit.left()})
         if all(one["done"] for one in everyone):
             return True
         if everyone[0]["over"]:
@@ -158,7 +158,7 @@ def load_together(
     first = choose if trainer.rank == 0 else None
     # Rank 0 must not leave the others waiting: they get to know of its error first.
     loaded, error = _outcome(_done_together(first, collective_seconds, limit))
-    step = ddp.exchange({"step": loaded.state["step"] if loaded is not None else None})[0]["step"]
+    step = process_group.exchange({"step": loaded.state["step"] if loaded is not None else None})[0]["step"]
     if isinstance(step, int):
         load: Callable[[], Loaded | None] = partial(store.load, step, trainer.model, trainer.optimizer)
         job = _done_together(load if loaded is None else None, collective_seconds, limit)
@@ -172,7 +172,7 @@ def load_together(
 
 
 def _raise_together(error: str | None) -> None:
-    errors = [str(one["error"]) for one in ddp.exchange({"error": error}) if one["error"] is not None]
+    errors = [str(one["error"]) for one in process_group.exchange({"error": error}) if one["error"] is not None]
     if errors:
         raise CheckpointError("; ".join(errors))
 

@@ -17,7 +17,7 @@ from ..checkpoint.format import FORMAT, ModeEntry, TrainingState
 from ..checkpoint.optimizer import load_optimizer
 from ..checkpoint.rng import as_random_state, random_state, set_random_state
 from ..checkpoint.tensors import load_weights, untrained
-from ..distributed import ddp
+from ..distributed import process_group
 from ..errors import MAX_ERROR, CheckpointError
 from ..precision.trainer import ExtendedFP16Trainer
 from ..step.steps import StepRecord
@@ -218,7 +218,7 @@ class Checkpointer:
         trainer, saver, seconds = self._trainer, self._saver, self._collective_seconds
         message = f"training waits for the newest healthy checkpoint, for {REWIND_SECONDS:g} s where the volume hangs"
         self._log.event("rewinding", step=trainer.step, reason=reason, message=message)
-        if any(one["hangs"] for one in ddp.exchange({"hangs": self._rewind_limit.hangs})):
+        if any(one["hangs"] for one in process_group.exchange({"hangs": self._rewind_limit.hangs})):
             raise CheckpointError(
                 "the volume has not answered since the rewind before; check that it is mounted and responds"
             )
@@ -254,7 +254,7 @@ class Checkpointer:
             wait_together(partial(_rests, saver, started + PATIENCE_SECONDS), self._collective_seconds)
         elif saver is not None:
             saver.collect(0.0)
-        everyone = ddp.exchange({"rng": random_state(), "busy": saver is not None and saver.busy})
+        everyone = process_group.exchange({"rng": random_state(), "busy": saver is not None and saver.busy})
         if everyone[0]["busy"]:
             if saver is not None:
                 message = "left out: the one before is still being written; check the volume, or save less often"
@@ -283,7 +283,7 @@ class Checkpointer:
         step = trainer.step
         if self._store is None or step == self._begun_at:
             return
-        everyone = ddp.exchange({"rng": random_state()})
+        everyone = process_group.exchange({"rng": random_state()})
 
         def write() -> str | None:
             assert saver is not None
@@ -297,7 +297,7 @@ class Checkpointer:
             return None
 
         error = work_together(write if saver is not None else None, self._collective_seconds)
-        refused = ddp.exchange({"error": error})[0]["error"]
+        refused = process_group.exchange({"error": error})[0]["error"]
         if refused is not None:
             raise CheckpointError(str(refused))
         self.saved_step = step
