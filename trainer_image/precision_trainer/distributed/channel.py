@@ -24,7 +24,7 @@ class Channel:
         self._queue: HostCopyQueue[Sent] = HostCopyQueue(device)
         self._rank, self._world_size, self._device, self._log = rank, world_size, device, log
         self.joins: Callable[[], bool] = lambda: False
-        """Whether ranks may be missing in a step (ddp.joins)."""
+        """Whether ranks may be missing in a step; ddp.wrap sets it."""
         self._told: set[Unread] = set()
         self.quiet = False
         """The header made last says nothing but the mode: a single process need not send it."""

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Self, SupportsIndex
 
 import torch
@@ -15,6 +16,8 @@ from torch.utils._pytree import tree_map
 
 from .. import compat
 from ..errors import ConfigError
+from ..values.config import ExtendedFP16Config
+from .channel import Channel
 
 UNUSED = (
     "parameters got no gradient in the last step, and DDP waits for all: expected a loss that depends on every parameter; "
@@ -29,30 +32,30 @@ _CONTAINER = ("__getitem__", "__len__", "__iter__", "__contains__")
 
 
 def wrap(
-    model: torch.nn.Module,
-    telemetry: torch.nn.Parameter,
-    device: torch.device,
-    *,
-    find_unused_parameters: bool = False,
-    static_graph: bool = False,
-    broadcast_buffers: bool = False,
+    model: torch.nn.Module, channel: Channel, device: torch.device, config: ExtendedFP16Config
 ) -> DistributedDataParallel:
-    """DDP over the model and, in the same gradient bucket, the telemetry parameter (agreement.py)."""
+    """DDP over the model and, in the same gradient bucket, the telemetry parameter of ``channel`` (agreement.py)."""
     # Python looks these up in the class: the layers of a Sequential by number (``net.module[0].weight``), and their count.
     ways_in = {name: _of_the_model(name) for name in _CONTAINER if hasattr(type(model), name)}
     kind = type(_WithTelemetry.__name__, (_WithTelemetry,), ways_in)
-    module = kind(model, telemetry, in_graph=find_unused_parameters)
+    module = kind(model, channel.telemetry, in_graph=config.find_unused_parameters)
     # As DDP sees the names now, and as it does after _hide().
     module.__dict__[_IGNORED] = {name for one in ignored(model) for name in (one, f"wrapped_by_precision.{one}")}
     wrapped = compat.wrap_ddp(
         module,
         device,
-        find_unused_parameters=find_unused_parameters,
-        static_graph=static_graph,
-        broadcast_buffers=broadcast_buffers,
+        find_unused_parameters=config.find_unused_parameters,
+        static_graph=config.static_graph,
+        broadcast_buffers=config.broadcast_buffers,
     )
+    channel.joins = partial(_joins, wrapped)
     _hide(module)
     return wrapped
+
+
+def _joins(wrapped: DistributedDataParallel) -> bool:
+    """Whether ranks that have no input left may be missing in a step: ``wrapped.join()`` was entered, now or before."""
+    return bool(getattr(getattr(wrapped, "_join_config", None), "enable", False))
 
 
 def _hide(module: _WithTelemetry) -> None:
@@ -86,11 +89,6 @@ def ignored(model: torch.nn.Module) -> frozenset[str]:
     """Names of parameters and buffers that DDP was told to leave alone."""
     names: Iterable[str] = getattr(model, _IGNORED, ())
     return frozenset(names)
-
-
-def joins(wrapped: DistributedDataParallel) -> bool:
-    """Whether ranks that have no input left may be missing in a step: ``wrapped.join()`` was entered, now or before."""
-    return bool(getattr(getattr(wrapped, "_join_config", None), "enable", False))
 
 
 def sync_buffers(wrapped: DistributedDataParallel) -> None:

@@ -14,7 +14,6 @@ for the device; any other optimizer costs one wait a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -140,15 +139,7 @@ class ExtendedFP16Trainer:
         if self.config.use_ddp:
             # The first step in a mode is proven together (preflight.py): ranks that start in different ones would not meet.
             process_group.check_same({"precision_mode": mode.wire})
-            self._ddp = ddp.wrap(
-                model,
-                self._channel.telemetry,
-                self.device,
-                find_unused_parameters=self.config.find_unused_parameters,
-                static_graph=self.config.static_graph,
-                broadcast_buffers=self.config.broadcast_buffers,
-            )
-            self._channel.joins = partial(ddp.joins, self._ddp)
+            self._ddp = ddp.wrap(model, self._channel, self.device, self.config)
         self._own_step = ddp.OwnStep(self._ddp)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._autocast = Autocast(self.device, log)
