@@ -7,11 +7,12 @@ from dataclasses import replace
 from sys import intern
 
 from precision_operator.admission.injection import asks, inject
-from precision_operator.api.policy import PolicyKey, Revision, revision_of
-from precision_operator.api.selector import Selector, parse_selector
+from precision_operator.api.policy import PolicyKey, Revision
+from precision_operator.api.selector import Selector
 from precision_operator.api.wire import mapping, text
 from precision_operator.core.model import WorkloadView
-from precision_operator.inventory.namespace import AssignmentRecord, Names, Namespace, PolicyRecord
+from precision_operator.inventory.namespace import Names, Namespace
+from precision_operator.inventory.records import AssignmentRecord, PolicyRecord
 from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES, REPLICASETS, JsonObject, Resource
 from precision_operator.workloads.kinds.pod import read_bare_pod
 from precision_operator.workloads.kinds.strangers import strange_pod, strange_replicaset
@@ -195,15 +196,11 @@ class Inventory:
 
     def _put(self, space: Namespace, resource: Resource, name: str, body: JsonObject) -> Names:
         """It came or changed."""
-        metadata = mapping(body.get("metadata"))
-        uid = text(metadata.get("uid"))
         if resource == POLICIES:
-            selector = parse_selector(mapping(body.get("spec")).get("selector"))
-            created, version = (text(metadata.get(field)) for field in ("creationTimestamp", "resourceVersion"))
-            space.put_policy(name, PolicyRecord(uid, created, selector, revision_of(body), version))
-            return frozenset([name])
+            return space.put_policy(name, PolicyRecord.read(body))
         if resource == ASSIGNMENTS:
             return space.put_assignment(name, AssignmentRecord.read(body))
+        uid = text(mapping(body.get("metadata")).get("uid"))
         if resource == PODS:
             return self._put_pod(space, uid, body)
         record = KIND_OF[resource].read(body)

@@ -1,16 +1,14 @@
 """What is known of one namespace: policies, assignments and workloads with their pods, and which concern which."""
 
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
 from itertools import count
 from sys import intern
 
-from precision_operator.api.assignment import rolled_back_in
-from precision_operator.api.modes import Mode
-from precision_operator.api.policy import Revision
-from precision_operator.api.selector import BySelector, Selector, parse_selector
-from precision_operator.api.wire import mapping, text
-from precision_operator.core.model import RestartBy, WorkloadView
+from precision_operator.api.selector import BySelector, Selector
+from precision_operator.core.model import WorkloadView
+from precision_operator.inventory.merge import merged
+from precision_operator.inventory.records import AssignmentRecord, PolicyRecord
 from precision_operator.kube.port import Resource
 from precision_operator.workloads.records import PodRecord, Stranger, WorkloadRecord
 
@@ -21,58 +19,6 @@ NOBODY: Names = frozenset()
 
 _VERSIONS = count(1)
 """Of all namespaces: one that goes and comes again must not repeat itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyRecord:
-    """A policy, slim."""
-
-    uid: str
-    created: str
-    selector: Selector
-    revision: Revision = field(compare=False)
-    version: str = field(default="", compare=False)
-    """Its resourceVersion."""
-
-
-@dataclass(frozen=True, slots=True)
-class AssignmentRecord:
-    """An assignment, slim. It may outlive its policy."""
-
-    uid: str
-    selector: Selector
-    listed: Names | None
-    """The keys of the workloads that it is about; None: all that its selector matches."""
-    contested: Names = field(compare=False)
-    """The keys of the workloads that it leaves to another policy."""
-    rolled_back: Names | None = field(compare=False)
-    """The keys of the workloads that a rollback holds; None: all that it is about."""
-    version: str = field(default="", compare=False)
-    """Its resourceVersion."""
-
-    @classmethod
-    def read(cls, body: Mapping[str, object]) -> "AssignmentRecord":
-        """Of its body."""
-        modes = mapping(body.get("modes"))
-        return cls(
-            text(mapping(body.get("metadata")).get("uid")),
-            parse_selector(body.get("selector")),
-            listed=None if text(body.get("default")) else frozenset(modes),
-            contested=frozenset(key for key, mode in modes.items() if mode == ""),
-            rolled_back=rolled_back_in(body),
-            version=text(mapping(body.get("metadata")).get("resourceVersion")),
-        )
-
-    def governs(self, workload: WorkloadRecord) -> bool:
-        """Whether it is about this workload, and does not leave it to another policy."""
-        key = workload.view.key
-        listed = self.listed is None or key in self.listed
-        return listed and key not in self.contested and self.selector.matches(workload.template_labels)
-
-    def holds(self, workload: WorkloadRecord) -> bool:
-        """Whether a rollback under it holds this workload."""
-        held = self.rolled_back is None or workload.view.key in self.rolled_back
-        return held and self.governs(workload)
 
 
 @dataclass(slots=True)
@@ -97,7 +43,7 @@ class Namespace:
         """Another one after every change of what it tells of workloads, pods, and which policies these belong to."""
         self.policies: dict[str, PolicyRecord] = {}
         self.assignments: dict[str, AssignmentRecord] = {}
-        self.workloads: dict[str, _Workload] = {}
+        self._workloads: dict[str, _Workload] = {}
         """By uid."""
         self.owners: dict[str, str] = {}
         """Uid of a ReplicaSet → of the workload that controls it."""
@@ -119,20 +65,21 @@ class Namespace:
     @property
     def empty(self) -> bool:
         """Nothing is known of it."""
-        return not (self.policies or self.assignments or self.workloads or self.owners or self.controllers)
+        return not (self.policies or self.assignments or self._workloads or self.owners or self.controllers)
 
     @property
     def names(self) -> Names:
         """Its policies, and the assignments whose policy is gone."""
         return frozenset({*self.policies, *self.assignments})
 
-    def put_policy(self, name: str, record: PolicyRecord) -> None:
+    def put_policy(self, name: str, record: PolicyRecord) -> Names:
         """It came or changed."""
         known = self.policies.get(name)
         self.policies[name] = record
         self._changed()
         if known is None or known.selector != record.selector:
             self._selectors_changed()
+        return frozenset([name])
 
     def drop_policy(self, uid: str) -> Names:
         """It went."""
@@ -167,36 +114,36 @@ class Namespace:
         self._changed()
         self._unsupported.clear()
         self._selectors = None
-        for workload in self.workloads.values():
+        for workload in self._workloads.values():
             workload.concerned = None
 
     def put_workload(self, resource: Resource, record: WorkloadRecord) -> Names:
         """It came or changed: for the policies that select it, or did so until now."""
-        known = self.workloads.get(record.view.uid)
+        known = self._workloads.get(record.view.uid)
         if known is not None and known.record == record:
             return NOBODY
         before = self.drop_workload(record.view.uid)
         self._changed()
-        self.workloads[record.view.uid] = found = _Workload(resource, record)
+        self._workloads[record.view.uid] = found = _Workload(resource, record)
         self._named.setdefault(record.view.name, set()).add(record.view.uid)
-        return before | self.concerned(found)
+        return before | self._concerned(found)
 
     def drop_workload(self, uid: str) -> Names:
         """It went, has ended, or is a part of another."""
-        known = self.workloads.pop(uid, None)
+        known = self._workloads.pop(uid, None)
         if known is None:
             return NOBODY
         self._changed()
         self._unname(known.record.view.name, uid)
-        return self.concerned(known)
+        return self._concerned(known)
 
     def controls(self, uid: str) -> bool:
         """Whether it is a workload, or a link to one."""
-        return uid in self.workloads or uid in self.owners
+        return uid in self._workloads or uid in self.owners
 
-    def workloads_of(self, resource: Resource) -> Names:
+    def workloads_of(self, resource: Resource) -> frozenset[str]:
         """The uids of the workloads whose objects are of this resource."""
-        return frozenset(uid for uid, workload in self.workloads.items() if workload.resource == resource)
+        return frozenset(uid for uid, workload in self._workloads.items() if workload.resource == resource)
 
     def put_stranger(self, uid: str, record: Stranger | None) -> Names:
         """What no known kind controls came or changed; None: it went, or is none."""
@@ -278,12 +225,12 @@ class Namespace:
         if workload is None:
             return NOBODY
         workload.view = None
-        return self.concerned(workload)
+        return self._concerned(workload)
 
     def _controlling(self, controller: str) -> _Workload | None:
-        return self.workloads.get(self.owners.get(controller, controller))
+        return self._workloads.get(self.owners.get(controller, controller))
 
-    def concerned(self, workload: _Workload) -> Names:
+    def _concerned(self, workload: _Workload) -> Names:
         """Whose selector matches the template of a workload: of policies, and of assignments."""
         if workload.concerned is None:
             workload.concerned = self._selecting(workload.record.template_labels)
@@ -300,12 +247,12 @@ class Namespace:
 
     def rivals(self, uid: str) -> Names:
         """The policies that select a workload, and those that are gone whose assignment still holds it."""
-        workload = self.workloads.get(uid)
+        workload = self._workloads.get(uid)
         if workload is None:
             return NOBODY
         return frozenset(
             name
-            for name in self.concerned(workload)
+            for name in self._concerned(workload)
             if name in self.policies or self.assignments[name].governs(workload.record)
         )
 
@@ -315,14 +262,14 @@ class Namespace:
         First is who holds what a rollback took back: a policy that is created again is young, and must not lose it to an
         older one. Then they sort by age; one that is gone was there before.
         """
-        workload, assignment, policy = self.workloads.get(uid), self.assignments.get(name), self.policies.get(name)
+        workload, assignment, policy = self._workloads.get(uid), self.assignments.get(name), self.policies.get(name)
         holds = workload is not None and assignment is not None and assignment.holds(workload.record)
         return (not holds, policy.created, policy.uid) if policy is not None else (not holds, "", "")
 
     def named(self, workload: str) -> Names:
         """The policies that select a workload of this name."""
-        found = (self.workloads.get(uid) for uid in self._named.get(workload, ()))
-        return NOBODY.union(*(self.concerned(one) for one in found if one is not None))
+        found = (self._workloads.get(uid) for uid in self._named.get(workload, ()))
+        return NOBODY.union(*(self._concerned(one) for one in found if one is not None))
 
     def concerned_by_pod(self, pod: str) -> Names:
         """The policies that select the workload of the pod with this name."""
@@ -334,15 +281,15 @@ class Namespace:
         """The workloads whose *template* labels the selector matches, by key, each with its pods."""
         found = [
             replace(view, labels_disagree=True) if not selector.matches(workload.record.labels) else view
-            for workload in self.workloads.values()
+            for workload in self._workloads.values()
             if selector.matches(workload.record.template_labels)
             for view in [self._view(workload)]
         ]
-        return _merged(found)
+        return merged(found)
 
     def view(self, uid: str) -> WorkloadView | None:
         """The workload with this object, with its pods; None where it is not known."""
-        workload = self.workloads.get(uid)
+        workload = self._workloads.get(uid)
         return self._view(workload) if workload is not None else None
 
     def _view(self, workload: _Workload) -> WorkloadView:
@@ -360,51 +307,3 @@ class Namespace:
             pending = known.view.pending_revision or passed
             workload.view = replace(known.view, hot=hot, pending_revision=pending, pods=tuple(pods))
         return workload.view
-
-
-def _merged(views: Iterable[WorkloadView]) -> tuple[WorkloadView, ...]:
-    """One view for each key, sorted: objects whose pods carry one workload label are one workload."""
-    found: dict[str, WorkloadView] = {}
-    for view in sorted(views, key=lambda view: (view.key, view.uid)):
-        first = found.get(view.key)
-        if first is None:
-            found[view.key] = view
-            continue
-        restart_by, no_restart = _restart_together(first, view)
-        found[view.key] = replace(
-            first,
-            restart_by=restart_by,
-            no_restart=no_restart,
-            suspended=first.suspended and view.suspended,
-            emptied=first.emptied and view.emptied,
-            suspended_by=first.suspended_by or view.suspended_by,
-            pending_revision=first.pending_revision or view.pending_revision,
-            hot=first.hot and view.hot,
-            literal=first.literal or view.literal,
-            replicas=first.replicas + view.replicas,
-            indexes=0,
-            labels_disagree=first.labels_disagree or view.labels_disagree,
-            template_mode=_least_safe(first.template_mode, view.template_mode),
-            pods=(*first.pods, *view.pods),
-        )
-    return tuple(found.values())
-
-
-def _restart_together(one: WorkloadView, other: WorkloadView) -> tuple[RestartBy, str]:
-    """How two objects of one workload are restarted, and why not: all of their pods must go, and come back, at once."""
-    for view in (one, other):
-        if view.restart_by is RestartBy.NEVER:
-            return RestartBy.NEVER, view.no_restart
-    if one.restart_by is not other.restart_by:
-        return RestartBy.NEVER, "its objects restart in different ways"
-    if one.restart_by is RestartBy.SUSPENSION:
-        return RestartBy.NEVER, "several Jobs would have to be suspended at once"
-    return one.restart_by, ""
-
-
-def _least_safe(one: Mode | None, other: Mode | None) -> Mode | None:
-    """Of two templates: a mixed mode of either counts, then that one is not known."""
-    mixed = [mode for mode in (one, other) if mode not in (None, Mode.FP32)]
-    if mixed:
-        return min(mixed, key=lambda mode: mode is not Mode.FP16)
-    return None if None in (one, other) else Mode.FP32
