@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from precision_operator.api.policy import PolicyKey
-from precision_operator.controller.writes import Disruptions
+from precision_operator.controller.disruptions import Disruptions
 from precision_operator.core.actions import EvictPod
 from precision_operator.core.model import PodView, WorkloadView
 from precision_operator.errors import AnswerTooLarge

@@ -43,6 +43,7 @@ MUTATED = (
     PACKAGE / "admission" / "pod.py",
     PACKAGE / "controller" / "act.py",
     PACKAGE / "controller" / "basis.py",
+    PACKAGE / "controller" / "disruptions.py",
     PACKAGE / "controller" / "writes.py",
     PACKAGE / "workloads" / "budgets.py",
     PACKAGE / "workloads" / "kinds",

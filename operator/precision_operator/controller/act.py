@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.spec import Strategy
 from precision_operator.api.state import Phase, State
+from precision_operator.controller.disruptions import Disruptions, asks_budgets
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.halt import Halt
 from precision_operator.controller.refusals import Refusals
-from precision_operator.controller.writes import Disruptions, Write, asks_budgets, named, send
+from precision_operator.controller.writes import Write, named, send
 from precision_operator.core.actions import Action, DeletePod, EvictPod, Notify, RequestPod, ResumeJob, SuspendJob
 from precision_operator.core.model import RefusedWrite
 from precision_operator.errors import (

@@ -12,10 +12,10 @@ from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import State
 from precision_operator.controller import fence
 from precision_operator.controller.act import OVERDUE_SECONDS, Acted
+from precision_operator.controller.disruptions import UNKNOWN_SECONDS
 from precision_operator.controller.echo import PATIENCE_SECONDS
 from precision_operator.controller.enforcement import FRESH_SECONDS
 from precision_operator.controller.halt import HALT_CONFIG_MAP
-from precision_operator.controller.writes import UNKNOWN_SECONDS
 from precision_operator.core.actions import Action, DeletePod, EvictPod, ResumeJob, SuspendJob
 from precision_operator.core.model import RefusedWrite
 from precision_operator.errors import DisruptionBudget, Forbidden, TooManyRequests, Unavailable

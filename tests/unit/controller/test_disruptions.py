@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from precision_operator.api.policy import PolicyKey
-from precision_operator.controller import writes
-from precision_operator.controller.writes import READS_AT_ONCE, Disruptions
+from precision_operator.controller import disruptions
+from precision_operator.controller.disruptions import READS_AT_ONCE, Disruptions
 from precision_operator.core.actions import EvictPod
 from precision_operator.kube.client import READ_CONNECTIONS
 from precision_operator.kube.port import DISRUPTION_BUDGETS, PODS, JsonObject, Resource
@@ -70,7 +70,7 @@ async def test_few_pods_are_read_at_once_and_never_so_many_that_a_lease_would_wa
     [
         (budgets, "BUDGETS_LIMIT", "more than 1 disruption budgets"),
         (budgets, "TERMS_LIMIT", "more than 1 labels and values"),
-        (writes, "BUDGETS_BYTES", "more than 1 bytes"),
+        (disruptions, "BUDGETS_BYTES", "more than 1 bytes"),
     ],
 )
 async def test_of_more_budgets_than_can_be_judged_nothing_is_taken_away_and_it_is_said_why(
@@ -86,11 +86,11 @@ async def test_of_more_budgets_than_can_be_judged_nothing_is_taken_away_and_it_i
 
 async def test_who_is_torn_is_finished_also_where_its_budgets_cannot_be_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, wanted = ManualClock(), groups(2)
-    disruptions = Disruptions(stage(clock, pods=wanted), clock)
-    assert await finished(clock, disruptions.against(KEY, wanted)) == {}
+    checks = Disruptions(stage(clock, pods=wanted), clock)
+    assert await finished(clock, checks.against(KEY, wanted)) == {}
     monkeypatch.setattr(budgets, "BUDGETS_LIMIT", 1)
     for _ in range(2):
-        found = await finished(clock, disruptions.against(KEY, wanted[1:]))
+        found = await finished(clock, checks.against(KEY, wanted[1:]))
         assert found.keys() == {wanted[-1].workload.key}
 
 
@@ -101,9 +101,9 @@ async def test_a_lone_pod_waits_for_another_policys_group_that_shares_its_budget
     clock, wanted = ManualClock(), groups(2)
     kube = stage(clock, pods=wanted)
     kube.put(DISRUPTION_BUDGETS, {"metadata": {"namespace": "elsewhere", "name": "one"}, "spec": {}})
-    disruptions, other = Disruptions(kube, clock), PolicyKey(namespace, "other")
-    assert await finished(clock, disruptions.against(other, wanted[:2])) == {}
-    found = await finished(clock, disruptions.against(KEY, wanted[2:3]))
+    checks, other = Disruptions(kube, clock), PolicyKey(namespace, "other")
+    assert await finished(clock, checks.against(other, wanted[:2])) == {}
+    found = await finished(clock, checks.against(KEY, wanted[2:3]))
     assert bool(found) is waits
 
 
@@ -116,8 +116,8 @@ async def test_before_a_lone_pod_goes_no_budget_is_read_for_the_api_server_asks_
 
 async def test_the_last_pod_of_a_torn_group_is_waited_for_by_who_shares_its_budget() -> None:
     clock, wanted = ManualClock(), groups(2)
-    disruptions = Disruptions(stage(clock, pods=wanted), clock)
+    checks = Disruptions(stage(clock, pods=wanted), clock)
     left = replace(wanted[1], follows=True)
-    assert await finished(clock, disruptions.against(KEY, [left])) == {}
-    found = await finished(clock, disruptions.against(PolicyKey("ns", "other"), wanted[2:]))
+    assert await finished(clock, checks.against(KEY, [left])) == {}
+    found = await finished(clock, checks.against(PolicyKey("ns", "other"), wanted[2:]))
     assert found.keys() == {wanted[2].workload.key}
