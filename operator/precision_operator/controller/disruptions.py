@@ -41,7 +41,8 @@ class Disruptions:
         self._reads = RateLimiter(READS_PER_SECOND, READS_AT_ONCE, clock)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._open: dict[PolicyKey, dict[str, list[JsonObject]]] = {}
-        """Pods of process groups that were begun, by workload, until their policy's next pass tells how that went."""
+        """Pods of process groups that were begun, by workload, until their policy's next pass tells how that went. One that
+        could not read them tells nothing."""
         self._going: dict[str, list[tuple[float, JsonObject]]] = {}
         """Namespace → pods of Jobs that were suspended, and until when budgets may not know of it; monotonic clock."""
 
@@ -59,23 +60,22 @@ class Disruptions:
         Raises:
             KubeError: as the API server answered.
         """
-        before = self._open.pop(key, {})
-        others = self._begun_by_others(key.namespace)
+        before, others = self._open.get(key, {}), self._begun_by_others(key)
         wanted: dict[str, list[Write]] = {}
         for write in writes:
             wanted.setdefault(write.workload.key, []).append(write)
         alone = {name for name, (first, *more) in wanted.items() if isinstance(first, EvictPod) and not more}
         torn = {name for name, found in wanted.items() if _is_torn(found, before.get(name, ()))}
         if len(alone) == len(wanted) and not (others or torn):
+            self.end(key)
             return {}  # of each the API server asks the budget itself
         try:
             budgets = await self._budgets(key.namespace)
         except DisruptionBudget as error:
-            if before:
-                self._open[key] = before
             refused = wanted.keys() - torn
             return {name: _kept(name, error.budget) for name in sorted(refused)}
         if budgets is None:
+            self.end(key)
             return {}
         pods = dict(zip(wanted, await asyncio.gather(*map(self._pods, wanted.values())), strict=True))
         begun = {name: pods[name] for name in torn}
@@ -92,13 +92,14 @@ class Disruptions:
                 self._going.setdefault(key.namespace, []).extend((until, pod) for pod in pods[name])
             elif name not in alone:
                 begun[name] = pods[name]
+        self.end(key)
         if begun:
             self._open[key] = begun
         return found
 
-    def _begun_by_others(self, namespace: str) -> list[JsonObject]:
-        open_there = (groups for key, groups in self._open.items() if key.namespace == namespace)
-        return [pod for groups in open_there for pods in groups.values() for pod in pods]
+    def _begun_by_others(self, key: PolicyKey) -> list[JsonObject]:
+        groups = (begun for other, begun in self._open.items() if other != key and other.namespace == key.namespace)
+        return [pod for begun in groups for pods in begun.values() for pod in pods]
 
     async def _budgets(self, namespace: str) -> Budgets | None:
         """Those of a namespace; None: there are none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -12,6 +12,7 @@ from precision_operator.api.policy import PolicyKey
 from precision_operator.controller import disruptions
 from precision_operator.controller.disruptions import READS_AT_ONCE, Disruptions
 from precision_operator.core.actions import EvictPod
+from precision_operator.errors import Unavailable
 from precision_operator.kube.client import READ_CONNECTIONS
 from precision_operator.kube.port import DISRUPTION_BUDGETS, PODS, JsonObject, Resource
 from precision_operator.workloads import budgets
@@ -119,5 +120,24 @@ async def test_the_last_pod_of_a_torn_group_is_waited_for_by_who_shares_its_budg
     checks = Disruptions(stage(clock, pods=wanted), clock)
     left = replace(wanted[1], follows=True)
     assert await finished(clock, checks.against(KEY, [left])) == {}
+    found = await finished(clock, checks.against(PolicyKey("ns", "other"), wanted[2:]))
+    assert found.keys() == {wanted[2].workload.key}
+
+
+@pytest.mark.parametrize("read", ["list", "get"])
+async def test_a_group_that_was_begun_is_waited_for_still_after_the_api_server_gave_no_answer(
+    read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> NoReturn:
+        raise Unavailable("no answer")
+
+    clock, wanted = ManualClock(), groups(2)
+    kube = stage(clock, pods=wanted)
+    checks = Disruptions(kube, clock)
+    assert await finished(clock, checks.against(KEY, wanted[:2])) == {}
+    with monkeypatch.context() as away:
+        away.setattr(kube, read, fail)
+        with pytest.raises(Unavailable):
+            await finished(clock, checks.against(KEY, wanted[1:2]))
     found = await finished(clock, checks.against(PolicyKey("ns", "other"), wanted[2:]))
     assert found.keys() == {wanted[2].workload.key}
