@@ -44,6 +44,7 @@ MUTATED = (
     PACKAGE / "controller" / "act.py",
     PACKAGE / "controller" / "basis.py",
     PACKAGE / "controller" / "disruptions.py",
+    PACKAGE / "controller" / "sending.py",
     PACKAGE / "controller" / "writes.py",
     PACKAGE / "workloads" / "budgets.py",
     PACKAGE / "workloads" / "kinds",

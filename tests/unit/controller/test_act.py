@@ -11,7 +11,8 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase, State
-from precision_operator.controller.act import EVENTS_AT_ONCE, EVENTS_SECONDS, OVERDUE_SECONDS, Acted
+from precision_operator.controller.act import OVERDUE_SECONDS, Acted
+from precision_operator.controller.broadcast import EVENTS_AT_ONCE, EVENTS_SECONDS
 from precision_operator.controller.echo import PATIENCE_SECONDS as ECHO_SECONDS
 from precision_operator.controller.expectations import EXPIRY_SECONDS
 from precision_operator.controller.refusals import REFUSED_LIMIT
@@ -350,7 +351,7 @@ async def test_an_event_that_hangs_delays_no_second_pass_and_no_other_event(monk
     assert rig.clock.monotonic() - began < 1.0
     assert rig.events == [("Promoted", 1)]
     await rig.clock.advance(EVENTS_SECONDS)
-    assert not rig.actor._announcing
+    assert not rig.actor._events._sending
 
 
 async def test_of_many_events_few_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

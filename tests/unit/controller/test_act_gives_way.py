@@ -10,7 +10,8 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase, State
-from precision_operator.controller.act import EVENTS_SECONDS, PATIENCE_SECONDS, Acted
+from precision_operator.controller.act import PATIENCE_SECONDS, Acted
+from precision_operator.controller.broadcast import EVENTS_SECONDS
 from precision_operator.core.actions import Action, EvictPod, Notify, RequestPod
 from precision_operator.kube.port import EVENTS, Operation, Resource
 from precision_operator.reasons import Reason
