@@ -9,28 +9,24 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from precision_operator.api.redaction import redact
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import QueryInvalid, SignalError
 from precision_operator.reasons import Cause, Reason
 from precision_operator.runtime.clock import Clock, SystemClock, within
+from precision_operator.signals.catalogue import Catalogue, known_names
+from precision_operator.signals.continuity import PLAN_LIFE_SECONDS, Continuity
 from precision_operator.signals.endpoint import Author, Circuit, Endpoint
 from precision_operator.signals.grouping import NOTHING, Grouped, Split, group, split
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import MetricSource
-from precision_operator.signals.promql import written
-from precision_operator.signals.queries import ACK, ALWAYS_ASKED, BUILT_IN, OWN, WORK, check, render
+from precision_operator.signals.queries import ACK, ALWAYS_ASKED, BUILT_IN, OWN, WORK, render
 
 _LOG = logging.getLogger(__name__)
 
-_GAP_INTERVALS = 3.0
-"""A pause longer than this many intervals ends continuity."""
-STEP_SECONDS = 1.0
-"""What the wall clock may gain or lose between two evaluations: more is a step, and ends continuity too."""
-_PLAN_LIFE_SECONDS = 3600.0
-"""A plan not evaluated for this long is forgotten."""
 _KEPT_INTERVALS = 1.5
 """An answer that nobody has asked for again within so many is forgotten; until then the next one may be the same."""
 _PURGE_SECONDS = 5.0
@@ -43,20 +39,6 @@ _NAMED = 3
 
 Observe = Callable[[str, str, float], None]
 """Told of each request: query name, result (``success`` or the error's reason), seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Watched:
-    """How a plan has been evaluated."""
-
-    since: float
-    """Without a gap; by the wall clock."""
-    ended: float
-    """The last evaluation; by the monotonic clock."""
-    ahead_seconds: float
-    """Of the wall clock before the monotonic one at that time: what a step changes."""
-    clock_since: float = 0.0
-    """As in ``Evaluation``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,74 +77,36 @@ class Evaluator:
         """``allow_raw``: policies may bring PromQL of their own, which is confined to their namespace."""
         self._clock: Clock = clock or SystemClock()
         self._endpoints = {name: Endpoint(name, source, self._clock) for name, source in sources.items()}
-        self._catalogue = queries
+        self._catalogue = Catalogue(queries, allow_raw=allow_raw)
         self._observe = observe
-        self._allow_raw = allow_raw
         self._requests: dict[tuple[str, str, bool], _Request] = {}
         self._work: dict[tuple[str, str], tuple[_Request, _Request | None]] = {}
         """The newest request for the work, and the newest that was answered."""
         self._purged_at = self._clock.monotonic()
-        self._watched: dict[EvaluationPlan, _Watched] = {}
+        self._continuity = Continuity(self._clock)
         self._twice: dict[tuple[EvaluationPlan, str], frozenset[str]] = {}
-        self.clock_since = 0.0
-        """The newest of all plans', as in ``Evaluation``."""
-        self._refused: dict[str, str] = {}
-        for name, template in queries.items():
-            try:
-                check(template)
-            except QueryInvalid as error:
-                self._refused[name] = str(error)
+        """The pods that have several series, as they were logged."""
 
     def begin(self) -> None:
         """A leadership begins: another may have led until now, by another clock."""
-        self._watched.clear()
+        self._continuity.begin()
         self._twice.clear()
         self._requests = {key: request for key, request in self._requests.items() if not request.task.done()}
-        self.clock_since = self._clock.time()
+
+    @property
+    def clock_since(self) -> float:
+        """The newest of all plans', as in ``Evaluation``."""
+        return self._continuity.clock_since
 
     def problem(self, plan: EvaluationPlan) -> Cause | None:
         """Why the plan cannot be carried out as written; None where it can."""
         if plan.endpoint not in self._endpoints:
             return Cause(
                 Reason.UNKNOWN_ENDPOINT,
-                f"no Prometheus endpoint is named {plan.endpoint!r}; {_known('endpoints', self._endpoints)}; "
+                f"no Prometheus endpoint is named {plan.endpoint!r}; {known_names('endpoints', self._endpoints)}; "
                 "name one of them in prometheusRef, or have the admin add it to the settings under prometheus",
             )
-        for signal, name in plan.queries:
-            if not name and signal not in BUILT_IN:
-                return Cause(
-                    Reason.UNKNOWN_QUERY,
-                    f"signal {signal!r} has no built-in query; {_known('built-in queries', BUILT_IN)}; "
-                    "name a query of the operator's catalogue for it",
-                )
-            if name and name not in self._catalogue and name not in BUILT_IN:
-                return Cause(
-                    Reason.UNKNOWN_QUERY,
-                    f"criteria {signal!r}: no query is named {name!r}; {_known('queries', self._catalogue)}; "
-                    "name one of them, leave the query out to use the built-in one, or have the admin add it to the "
-                    "operator's settings under queries",
-                )
-            if name in self._refused:
-                return Cause(
-                    Reason.QUERY_INVALID,
-                    f"query {name!r} of the operator's catalogue: {self._refused[name]}; "
-                    "have the admin correct it in the operator's settings under queries",
-                )
-        return self._raw_problem(plan)
-
-    def _raw_problem(self, plan: EvaluationPlan) -> Cause | None:
-        for signal, query in plan.raw:
-            if not self._allow_raw:
-                return Cause(
-                    Reason.RAW_QUERY_NOT_ALLOWED,
-                    f"criteria {signal!r} brings its own PromQL, and this operator's admin does not allow that; name a "
-                    "query of the catalogue instead, or have the admin set allowRawQueries",
-                )
-            try:
-                written(query, plan.namespace, plan.window_seconds, plan.min_steps)
-            except QueryInvalid as error:
-                return Cause(Reason.QUERY_INVALID, f"criteria {signal!r}, promql: {error}")
-        return None
+        return self._catalogue.problem(plan)
 
     def circuits(self) -> Mapping[str, Circuit]:
         """Which endpoints are asked, by name."""
@@ -183,27 +127,13 @@ class Evaluator:
         signal: the others' answers count.
         """
         began = self._clock.monotonic()
-        requests: dict[str, _Request] = {}
-        errors: dict[str, Cause] = {}
         problem = self.problem(plan)
-        for signal in dict.fromkeys((*ALWAYS_ASKED, *plan.besides, *(signal for signal, _ in plan.queries))):
-            try:
-                if problem is not None:
-                    raise QueryInvalid(problem.message)
-                query = plan.promql(signal, self._catalogue)
-            except QueryInvalid as error:
-                errors[signal] = Cause(problem.reason if problem else error.reason, str(error))
-            else:
-                requests[signal] = self._request(signal, plan, query, no_older_seconds, urgent=urgent)
+        requests, errors = self._begun(plan, problem, no_older_seconds, urgent=urgent)
         requests, late = await self._answered(requests, deadline_seconds)
+        readings = {signal: request.task.result() for signal, request in requests.items()}
         errors.update(late)
-        answers: dict[str, Split] = {}
-        for signal, request in requests.items():
-            reading = request.task.result()
-            if reading.error is not None:
-                errors[signal] = reading.error
-            else:
-                answers[signal] = reading.answer
+        errors.update((signal, reading.error) for signal, reading in readings.items() if reading.error is not None)
+        answers = {signal: reading.answer for signal, reading in readings.items() if reading.error is None}
         at = min((request.at for request in requests.values()), default=self._clock.time())
         if plan.work and problem is None and (work := self._seldom(plan)) is not None:
             requests[WORK], answers[WORK] = work, work.task.result().answer
@@ -211,7 +141,8 @@ class Evaluator:
         errors.update(grouped.errors)
         for name in answers:
             self._complain(plan, name, grouped.twice.get(name, frozenset()))
-        watched = self._continuity(plan, at, began)
+        watched = self._continuity.evaluated(plan, at=at, began=began)
+        self._twice = {key: twice for key, twice in self._twice.items() if self._continuity.knows(key[0])}
         return Evaluation(
             at=at,
             continuous_since=watched.since,
@@ -219,6 +150,24 @@ class Evaluator:
             errors=errors,
             clock_since=watched.clock_since,
         )
+
+    def _begun(
+        self, plan: EvaluationPlan, problem: Cause | None, no_older_seconds: float | None, *, urgent: bool
+    ) -> tuple[dict[str, _Request], dict[str, Cause]]:
+        """A request for each signal; and, by signal, why there is none."""
+        signals = dict.fromkeys((*ALWAYS_ASKED, *plan.besides, *(signal for signal, _ in plan.queries)))
+        if problem is not None:
+            return {}, dict.fromkeys(signals, Cause(problem.reason, redact(problem.message)))
+        requests: dict[str, _Request] = {}
+        errors: dict[str, Cause] = {}
+        for signal in signals:
+            try:
+                query = plan.promql(signal, self._catalogue.queries)
+            except QueryInvalid as error:
+                errors[signal] = Cause(error.reason, str(error))
+            else:
+                requests[signal] = self._request(signal, plan, query, no_older_seconds, urgent=urgent)
+        return requests, errors
 
     async def _answered(
         self, requests: dict[str, _Request], deadline_seconds: float
@@ -272,7 +221,7 @@ class Evaluator:
         if newest is not None and newest.task.done():
             answered = newest
         if newest is None or (newest.task.done() and now - newest.began >= WORK_SECONDS):
-            for key in [k for k, (r, _) in self._work.items() if r.task.done() and now - r.began > _PLAN_LIFE_SECONDS]:
+            for key in [k for k, (r, _) in self._work.items() if r.task.done() and now - r.began > PLAN_LIFE_SECONDS]:
                 del self._work[key]
             task = asyncio.get_running_loop().create_task(self._ask(WORK, plan, query, NOTHING, urgent=False))
             newest = _Request(task=task, at=self._clock.time(), began=now, kept_until=now)
@@ -320,27 +269,6 @@ class Evaluator:
         else:
             self._twice.pop((plan, name), None)
 
-    def _continuity(self, plan: EvaluationPlan, at: float, began: float) -> _Watched:
-        """Since when the plan is evaluated without a gap, measured from one evaluation's end to the next one's start.
-
-        A wall clock that was set, forward or back, between two evaluations is a gap of unknown length.
-        """
-        now = self._clock.monotonic()
-        ahead_seconds = self._clock.time() - now
-        before = self._watched.get(plan, _Watched(at, began, ahead_seconds, min(at, self.clock_since)))
-        gap = began - before.ended > _GAP_INTERVALS * plan.interval_seconds
-        stepped = abs(ahead_seconds - before.ahead_seconds) > STEP_SECONDS
-        if stepped:
-            self.clock_since = now + ahead_seconds
-        clock_since = self.clock_since if stepped else before.clock_since
-        since = max(at, clock_since) if gap else clock_since if stepped else before.since
-        for old in [p for p, watched in self._watched.items() if now - watched.ended > _PLAN_LIFE_SECONDS]:
-            del self._watched[old]
-            self._twice = {key: twice for key, twice in self._twice.items() if key[0] != old}
-        self._watched[plan] = _Watched(since, now, ahead_seconds, clock_since)
-        # An answer that was shared may bear a time of before a step back: nothing was watched until that.
-        return replace(self._watched[plan], since=max(since, at)) if at > now + ahead_seconds else self._watched[plan]
-
 
 def _grouped(requests: Mapping[str, _Request], answers: Mapping[str, Split], at: float) -> Grouped:
     """The answers by pod; policies that share all of their requests share this too."""
@@ -353,7 +281,3 @@ def _grouped(requests: Mapping[str, _Request], answers: Mapping[str, Split], at:
     found = group(answers, {name: _SIGNALS[name] for name in answers if name in _SIGNALS}, at=at)
     known.append((others, found))
     return found
-
-
-def _known(what: str, names: Mapping[str, object]) -> str:
-    return f"known {what}: {', '.join(sorted(names))}" if names else f"there are no {what}"

@@ -16,7 +16,8 @@ from typing import Generic, TypeVar
 from precision_operator.core.model import Evaluation
 from precision_operator.reasons import Cause, Reason
 from precision_operator.runtime.clock import Clock
-from precision_operator.signals.evaluator import STEP_SECONDS, Evaluator
+from precision_operator.signals.continuity import STEP_SECONDS
+from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.queries import ACK
 
