@@ -39,6 +39,7 @@ from precision_operator.kube.port import (
     Operation,
     Resource,
 )
+from precision_operator.kube.transport import Transport
 from tests.support.fake_kube import FakeKube
 
 A = "precision.genesis.ai~1generation"
@@ -367,7 +368,7 @@ async def test_a_rotated_token_is_used(control_plane: ControlPlane, namespace: s
     )
     loader._token_refresh_period *= 0
     loader.load_and_set(configuration)
-    client = KubeClient(configuration)
+    client = KubeClient(Transport(configuration))
     try:
         with pytest.raises(KubeError) as caught:
             await client.list(PODS, namespace)

@@ -5,7 +5,7 @@ Prometheus are real.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import NoReturn
@@ -40,19 +40,16 @@ class Died(BaseException):
     """Stands for SIGKILL: no handler of ours may catch it."""
 
 
+async def _dead() -> NoReturn:
+    raise Died
+
+
 class _Mortal(KubeClient):
     """Sends nothing any more once it died: a killed process does not give its Lease back."""
 
-    _dead = False
-
     def _die(self) -> NoReturn:
-        self._dead = True
+        self._transport._authorization = _dead  # type: ignore[method-assign]  # asked for by each request
         raise Died
-
-    async def _authorization(self) -> Mapping[str, str]:
-        if self._dead:  # asked for by each request
-            raise Died
-        return await super()._authorization()
 
 
 class MortalClient(_Mortal):

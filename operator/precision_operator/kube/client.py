@@ -1,24 +1,16 @@
-"""The Kubernetes client: ``kubernetes.aio`` for credentials and connections, raw JSON for everything else.
+"""The Kubernetes client: the port's verbs as requests of raw JSON.
 
 The library's models are not used: they cost time and memory and drop fields that they do not know.
 """
 
-import asyncio
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Self, cast
 from urllib.parse import quote, urlencode
 
-import aiohttp
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.client.rest import RESTClientObject, RESTResponse
-
-from precision_operator import __version__
 from precision_operator.api.wire import mapping, sequence, text
-from precision_operator.errors import AnswerTooLarge, KubeError, NotFound, TooManyRequests, Unavailable
-from precision_operator.kube.access import Access, authorization, load_configuration
-from precision_operator.kube.answers import error_of, parsed_object, unread_object
+from precision_operator.errors import NotFound
+from precision_operator.kube.access import Access, load_configuration
+from precision_operator.kube.answers import unread_object
 from precision_operator.kube.port import (
     EVENTS,
     EVENTS_LIMIT,
@@ -33,8 +25,8 @@ from precision_operator.kube.port import (
     Operation,
     Resource,
 )
+from precision_operator.kube.transport import JSON, RequestHook, Transport, not_counted
 
-JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
@@ -45,53 +37,18 @@ EVICTIONS = Resource("", "v1", "pods/eviction")
 LOGS = Resource("", "v1", "pods/log")
 """As requests are counted: both are addressed by their pod."""
 
-READ_CONNECTIONS = 8
-"""Connections on top of the concurrent writes, so that a Lease renewal never waits behind an emergency's writes."""
-
-CONNECT_SECONDS = 2.0
-"""How long a dry run waits for a connection: an API server that is gone does not refuse one, it says nothing."""
-
 EVICTION_SECONDS = 12.0
 """How long the API server tries an eviction that conflicts before it says so: 20 times, 0.5 s apart. A pod that has been
 replaced by another of its name conflicts (EvictionsRetry in pkg/registry/core/pod/storage/eviction.go).
 """
 
-PAUSE_SECONDS = 0.1, 2.0
-"""Least and most before a read is tried again, whatever the API server asks for: somebody waits for it."""
-
-RequestHook = Callable[[str, str, str], None]
-"""Called once a request with (verb, resource, result); result is ``Success`` or an error's reason."""
-
-
-def _nothing(verb: str, resource: str, result: str) -> None:
-    return None
-
 
 class KubeClient:
     """The port over HTTP. Make it with :meth:`connect`, end it with :meth:`close`."""
 
-    def __init__(
-        self,
-        configuration: Configuration,
-        *,
-        concurrent_writes: int = 32,
-        timeout_seconds: float = 10.0,
-        on_request: RequestHook = _nothing,
-        program: str = FIELD_MANAGER,
-        read_retries: int = 0,
-    ) -> None:
-        configuration.connection_pool_maxsize = concurrent_writes + READ_CONNECTIONS
-        configuration.retries = None
-        # An environment proxy is looked up anew for every request, at more cost than the request; kubeconfig's is kept.
-        configuration.client_session_kwargs = {"trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}
-        self._configuration = configuration
-        self._rest = RESTClientObject(configuration)
-        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
-        self._timeout_of_eviction = aiohttp.ClientTimeout(total=timeout_seconds + EVICTION_SECONDS)
-        self._timeout_anew = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
-        self._on_request = on_request
-        self._read_retries = read_retries
-        self._headers = {"User-Agent": f"{program}/{__version__}"}
+    def __init__(self, transport: Transport, *, program: str = FIELD_MANAGER) -> None:
+        """``program``: who manages what it patches."""
+        self._transport = transport
         self._manager = urlencode({"fieldManager": program})
 
     @classmethod
@@ -101,7 +58,7 @@ class KubeClient:
         *,
         concurrent_writes: int = 32,
         timeout_seconds: float = 10.0,
-        on_request: RequestHook = _nothing,
+        on_request: RequestHook = not_counted,
         program: str = FIELD_MANAGER,
         read_retries: int = 0,
     ) -> Self:
@@ -113,7 +70,7 @@ class KubeClient:
         Raises:
             ConfigurationError: the access cannot be used.
         """
-        return cls(
+        transport = Transport(
             await load_configuration(access),
             concurrent_writes=concurrent_writes,
             timeout_seconds=timeout_seconds,
@@ -121,39 +78,40 @@ class KubeClient:
             program=program,
             read_retries=read_retries,
         )
+        return cls(transport, program=program)
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._rest.close()
+        await self._transport.close()
 
     async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
         """One object, read from quorum."""
-        return await self._call("get", "GET", resource, _path(resource, namespace, name))
+        return await self._transport.request("get", "GET", resource, _path(resource, namespace, name))
 
     async def list(
         self, resource: Resource, namespace: str, *, label_selector: str = "", most_bytes: int | None = None
     ) -> Sequence[JsonObject]:
         """All matching objects of a namespace; of all namespaces where ``namespace`` is empty."""
         path = _path(resource, namespace) + _selected(label_selector)
-        return _items(await self._call("list", "GET", resource, path, most_bytes=most_bytes))
+        return _items(await self._transport.request("list", "GET", resource, path, most_bytes=most_bytes))
 
     async def list_metadata(
         self, resource: Resource, namespace: str, *, label_selector: str = ""
     ) -> Sequence[JsonObject]:
         """The same, as PartialObjectMetadata."""
         path = _path(resource, namespace) + _selected(label_selector)
-        return _items(await self._call("list", "GET", resource, path, accept=METADATA_LIST))
+        return _items(await self._transport.request("list", "GET", resource, path, accept=METADATA_LIST))
 
     async def events_of(self, namespace: str, uid: str) -> Sequence[JsonObject]:
         """See the port; the API server selects them, so that a namespace's other Events are not sent."""
         query = urlencode({"fieldSelector": f"involvedObject.uid={uid}", "limit": EVENTS_LIMIT})
-        answer = await self._call("list", "GET", EVENTS, f"{_path(EVENTS, namespace)}?{query}")
+        answer = await self._transport.request("list", "GET", EVENTS, f"{_path(EVENTS, namespace)}?{query}")
         return _items(answer)
 
     async def serves(self, resource: Resource) -> bool:
         """Whether the API server has this kind in this version, by its discovery."""
         try:
-            found = await self._call("get", "GET", resource, resource.base)
+            found = await self._transport.request("get", "GET", resource, resource.base)
         except NotFound:
             return False
         return any(mapping(kind).get("name") == resource.plural for kind in sequence(found.get("resources")))
@@ -163,43 +121,30 @@ class KubeClient:
         limit = max(1, round(seconds))
         query = {"watch": "1", "fieldSelector": f"metadata.name={name}", "resourceVersion": since}
         path = f"{_path(resource, namespace)}?{urlencode({**query, 'timeoutSeconds': limit})}"
-        timeout = aiohttp.ClientTimeout(total=limit + float(self._timeout.total or 0.0))
-        headers = {**self._headers, **await self._authorization()}
-        with _reaching(f"GET {path}"):
-            try:
-                response = await self._rest.request(  # type: ignore[no-untyped-call]
-                    "GET", f"{self._configuration.host}{path}", headers=headers, _request_timeout=timeout
-                )
-                async with response.response as stream:
-                    if stream.status == 200:
-                        return bool(await stream.content.readany())
-                    answer = parsed_object(await stream.read())
-            except TimeoutError:
-                return False
-        if stream.status == 410:
-            return True
-        raise error_of(f"GET {path}", stream.status, answer)
+        return await self._transport.watch(path, seconds=limit)
 
     async def create(self, resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
         """POST; raises Conflict where it exists already."""
-        return await self._call("create", "POST", resource, _path(resource, namespace), body, JSON)
+        return await self._transport.request("create", "POST", resource, _path(resource, namespace), body, JSON)
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: JsonObject) -> JsonObject:
         """PUT; raises Conflict where the body's resourceVersion is not the newest."""
-        return await self._call("update", "PUT", resource, _path(resource, namespace, name), body, JSON)
+        return await self._transport.request("update", "PUT", resource, _path(resource, namespace, name), body, JSON)
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, subresource: str = ""
     ) -> JsonObject:
         """Merge patch of the object, or of one of its subresources."""
         path = _path(resource, namespace, name) + (f"/{subresource}" if subresource else "")
-        return await self._call("patch", "PATCH", resource, f"{path}?{self._manager}", dict(body), MERGE_PATCH)
+        return await self._transport.request(
+            "patch", "PATCH", resource, f"{path}?{self._manager}", dict(body), MERGE_PATCH
+        )
 
     async def json_patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> None:
         """JSON patch; a ``test`` that does not hold raises PreconditionFailed."""
         body: list[JsonValue] = [operation.to_json() for operation in operations]
         path = _path(resource, namespace, name)
-        await self._call(
+        await self._transport.request(
             "patch", "PATCH", resource, f"{path}?{self._manager}", body, JSON_PATCH, accept=METADATA, read=unread_object
         )
 
@@ -207,7 +152,7 @@ class KubeClient:
         """DELETE; raises NotFound where it is gone already, Conflict where it is not the object that is meant."""
         verb, query = ("dry-run", "?dryRun=All") if deletion.dry_run else ("delete", "")
         path = _path(resource, namespace, name) + query
-        await self._call(verb, "DELETE", resource, path, _options(deletion), read=unread_object)
+        await self._transport.request(verb, "DELETE", resource, path, _options(deletion), read=unread_object)
 
     async def evict(self, namespace: str, pod: str, deletion: Deletion = UNCONDITIONAL) -> None:
         """POST to the pod's subresource; raises DisruptionBudget where a budget keeps the pod."""
@@ -216,7 +161,9 @@ class KubeClient:
         body: JsonObject = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
         body["deleteOptions"] = _options(deletion)
         path = f"{_path(PODS, namespace, pod)}/eviction{query}"
-        await self._call(verb, "POST", EVICTIONS, path, body, read=unread_object, within=self._timeout_of_eviction)
+        await self._transport.request(
+            verb, "POST", EVICTIONS, path, body, read=unread_object, more_seconds=EVICTION_SECONDS
+        )
 
     async def dry_run(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
@@ -225,15 +172,7 @@ class KubeClient:
         server.
         """
         path = f"{_path(resource, namespace, name)}?dryRun=All&{self._manager}"
-        headers = {**self._headers, "Content-Type": MERGE_PATCH, "Accept": JSON, **await self._authorization()}
-        url = f"{server or self._configuration.host}{path}"
-        proxy = None if server else self._configuration.proxy
-        with _reaching(f"PATCH {url}"):
-            connector = aiohttp.TCPConnector(ssl=self._rest.ssl_context, force_close=True)
-            async with aiohttp.ClientSession(connector=connector, timeout=self._timeout_anew) as session:
-                answer = await session.patch(url, data=json.dumps(body), headers=headers, proxy=proxy)
-                raw = await answer.read()
-        return _success(f"PATCH {url}", answer.status, raw, answer.headers)
+        return await self._transport.request_anew("PATCH", path, body, MERGE_PATCH, server=server)
 
     async def log(self, namespace: str, pod: str, container: str, *, since: str, previous: bool = False) -> str:
         """A container's last lines. What is no UTF-8 in them is replaced."""
@@ -246,82 +185,9 @@ class KubeClient:
             "previous": str(previous).lower(),
         }
         path = f"{_path(PODS, namespace, pod)}/log?{urlencode(query)}"
-        return text((await self._call("get", "GET", LOGS, path, accept="*/*", read=_log_object)).get("log"))
-
-    async def _call(
-        self,
-        verb: str,
-        method: str,
-        resource: Resource,
-        path: str,
-        body: JsonValue = None,
-        content_type: str = JSON,
-        *,
-        accept: str = JSON,
-        read: Callable[[bytes], JsonObject | None] = parsed_object,
-        within: aiohttp.ClientTimeout | None = None,
-        most_bytes: int | None = None,
-    ) -> JsonObject:
-        """One answer, and each request counted by its result. ``read``: how a success is read, where not as JSON."""
-        what, url, timeout = f"{method} {path}", f"{self._configuration.host}{path}", within or self._timeout
-        retries = self._read_retries if method == "GET" else 0
-        while True:
-            try:
-                headers = {
-                    **self._headers,
-                    "Content-Type": content_type,
-                    "Accept": accept,
-                    **await self._authorization(),
-                }
-                with _reaching(what, late=f"no answer within {timeout.total} s"):
-                    response = await self._rest.request(  # type: ignore[no-untyped-call]
-                        method, url, headers=headers, body=body, _request_timeout=timeout
-                    )
-                    raw = await (response.read() if most_bytes is None else _start(response, most_bytes + 1))
-                if most_bytes is not None and len(raw) > most_bytes:
-                    raise AnswerTooLarge(f"{what}: expected at most {most_bytes} bytes, found more")
-                answer = _success(what, response.status, raw, response.headers, read)
-            except KubeError as error:
-                self._on_request(verb, resource.plural, error.reason)
-                if not retries or not isinstance(error, TooManyRequests):
-                    raise
-                retries -= 1
-                least, most = PAUSE_SECONDS
-                await asyncio.sleep(min(max(least, error.retry_after_seconds), most))
-            else:
-                self._on_request(verb, resource.plural, "Success")
-                return answer
-
-    async def _authorization(self) -> Mapping[str, str]:
-        try:
-            return await authorization(self._configuration)
-        except OSError as error:
-            raise Unavailable(f"the service account's token cannot be read: {error}") from error
-
-
-@contextmanager
-def _reaching(what: str, *, late: str = "no answer in time") -> Iterator[None]:
-    """Whatever keeps an answer away is Unavailable. ``late``: how it is told that the time is over."""
-    try:
-        yield
-    except TimeoutError as error:
-        raise Unavailable(f"{what}: {late}") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise Unavailable(f"{what}: {type(error).__name__}: {error}") from error
-
-
-def _success(
-    what: str,
-    status: int,
-    raw: bytes,
-    headers: Mapping[str, str],
-    read: Callable[[bytes], JsonObject | None] = parsed_object,
-) -> JsonObject:
-    """What an answer holds that is success; another raises its error."""
-    answer = read(raw) if 200 <= status < 300 else None
-    if answer is None:
-        raise error_of(what, status, parsed_object(raw), retry_after=headers.get("Retry-After"))
-    return answer
+        return text(
+            (await self._transport.request("get", "GET", LOGS, path, accept="*/*", read=_log_object)).get("log")
+        )
 
 
 def _log_object(raw: bytes) -> JsonObject:
@@ -336,15 +202,6 @@ def _selected(label_selector: str) -> str:
 def _items(answer: JsonObject) -> list[JsonObject]:
     items = answer.get("items")
     return [cast(JsonObject, item) for item in items] if isinstance(items, list) else []
-
-
-async def _start(response: RESTResponse, most_bytes: int) -> bytes:
-    """The first bytes of an answer; the rest is not received."""
-    async with response.response as stream:
-        try:
-            return cast(bytes, await stream.content.readexactly(most_bytes))
-        except asyncio.IncompleteReadError as whole:
-            return whole.partial
 
 
 def _options(deletion: Deletion) -> JsonObject:

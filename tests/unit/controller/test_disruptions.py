@@ -13,8 +13,8 @@ from precision_operator.controller import disruptions
 from precision_operator.controller.disruptions import READS_AT_ONCE, Disruptions
 from precision_operator.core.actions import EvictPod
 from precision_operator.errors import Unavailable
-from precision_operator.kube.client import READ_CONNECTIONS
 from precision_operator.kube.port import DISRUPTION_BUDGETS, PODS, JsonObject, Resource
+from precision_operator.kube.transport import READ_CONNECTIONS
 from precision_operator.workloads import budgets
 from tests.support.fake_kube import FakeKube
 from tests.support.manual_clock import ManualClock, finished

@@ -21,8 +21,8 @@ from precision_operator.controller.installed import (
 )
 from precision_operator.core.model import Admission
 from precision_operator.errors import Forbidden
-from precision_operator.kube.client import READ_CONNECTIONS
 from precision_operator.kube.port import MUTATING_WEBHOOKS, JsonObject, Resource
+from precision_operator.kube.transport import READ_CONNECTIONS
 from precision_operator.webhook.mode import AdmissionMode
 from tests.support.fake_kube import FakeKube
 from tests.support.manual_clock import ManualClock, finished

@@ -15,8 +15,8 @@ from precision_operator.controller.nodes import (
     Nodes,
 )
 from precision_operator.errors import Forbidden, KubeError
-from precision_operator.kube.client import READ_CONNECTIONS
 from precision_operator.kube.port import NODES, JsonObject, Resource
+from precision_operator.kube.transport import READ_CONNECTIONS
 from tests.support.fake_kube import FakeKube
 from tests.support.manual_clock import ManualClock, finished
 

@@ -11,8 +11,9 @@ import pytest
 from kubernetes.aio.client import Configuration
 
 from precision_operator.errors import KubeError, TooManyRequests, Unavailable
-from precision_operator.kube.client import KubeClient, RequestHook
+from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import PODS
+from precision_operator.kube.transport import RequestHook, Transport
 
 
 @asynccontextmanager
@@ -35,7 +36,9 @@ async def _answering(
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     host = Configuration(host=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     timeout_seconds = 30.0 if all(raw) else 0.5
-    client = KubeClient(host, timeout_seconds=timeout_seconds, on_request=on_request, read_retries=read_retries)
+    client = KubeClient(
+        Transport(host, timeout_seconds=timeout_seconds, on_request=on_request, read_retries=read_retries)
+    )
     yield client
     await client.close()
     server.close()
@@ -66,7 +69,7 @@ async def test_nobody_there_is_unavailable() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    client = KubeClient(Configuration(host=f"http://127.0.0.1:{port}"))
+    client = KubeClient(Transport(Configuration(host=f"http://127.0.0.1:{port}")))
     try:
         with pytest.raises(Unavailable):
             await client.get(PODS, "n", "p")

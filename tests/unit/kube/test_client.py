@@ -12,6 +12,7 @@ from precision_operator.errors import AnswerTooLarge, DisruptionBudget, Forbidde
 from precision_operator.kube.answers import MESSAGE_LIMIT, error_of
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import EVENTS_LIMIT, JOBS, PODS, Deletion, JsonObject, Operation
+from precision_operator.kube.transport import Transport
 from tests.support.prometheus_bodies import http, serve
 
 
@@ -19,7 +20,7 @@ from tests.support.prometheus_bodies import http, serve
 async def client(url: str) -> AsyncIterator[KubeClient]:
     configuration = Configuration()
     configuration.host = url
-    client = KubeClient(configuration)
+    client = KubeClient(Transport(configuration))
     try:
         yield client
     finally:
