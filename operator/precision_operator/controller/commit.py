@@ -8,23 +8,9 @@ from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import State
 from precision_operator.api.wire import mapping, text
 from precision_operator.errors import Conflict, NotFound
-from precision_operator.kube.port import ASSIGNMENTS, Deletion, JsonObject, JsonValue, KubeApi
+from precision_operator.kube.port import ASSIGNMENTS, Deletion, JsonObject, KubeApi
 
 _OURS = ("apiVersion", "kind", "metadata")
-
-
-def difference(old: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> JsonObject:
-    """The RFC 7396 merge patch that turns ``old`` into ``new``; empty where they are equal."""
-    patch: JsonObject = {key: None for key in old if key not in new}
-    for key, value in new.items():
-        before = old.get(key)
-        if isinstance(before, dict) and isinstance(value, dict):
-            inner = difference(before, value)
-            if inner:
-                patch[key] = inner
-        elif key not in old or before != value:
-            patch[key] = value
-    return patch
 
 
 async def commit(api: KubeApi, key: PolicyKey, body: JsonObject | None, before: State, after: State) -> bool:

@@ -1,6 +1,6 @@
 """Reconcile: gather → decide → commit → act, for one policy."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
@@ -12,8 +12,7 @@ from precision_operator.api.verification import Checks
 from precision_operator.api.wire import mapping, text
 from precision_operator.controller.act import PATIENCE_SECONDS, Actor
 from precision_operator.controller.basis import Basis
-from precision_operator.controller.commit import commit, remove
-from precision_operator.controller.echo import moved_on
+from precision_operator.controller.committing import Committer, left_seconds
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.gather import Gatherer, urgent
 from precision_operator.controller.halt import Halt
@@ -22,33 +21,21 @@ from precision_operator.controller.reports import Reports
 from precision_operator.controller.restarts import Restarts
 from precision_operator.controller.summaries import Summaries
 from precision_operator.controller.writes import Write
-from precision_operator.core.actions import DeleteAssignment
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
 from precision_operator.core.model import Observation
 from precision_operator.core.observer import Observer, RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
-from precision_operator.errors import (
-    Conflict,
-    Halted,
-    LeaseLost,
-    NewerVersion,
-    NotFound,
-    OperatorError,
-    Unavailable,
-)
+from precision_operator.errors import NewerVersion, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.observability.metrics import Metrics
-from precision_operator.runtime.clock import Clock, within
+from precision_operator.runtime.clock import Clock
 
 REST_SECONDS = 300.0
 """How long at most a policy goes on without being read anew where nothing changed: watches report what does.
 
 A pass over 1,000 workloads a minute was a quarter of what such a fleet costs at rest.
 """
-
-LEAST_SECONDS = 0.3
-"""What a promotion's commit is given at least, after however late a confirmation; and the status, after all else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +97,17 @@ class Reconciler:
         self._resting: dict[PolicyKey, _Resting] = {}
         self._gatherer = gatherer
         self._actor = actor
-        self._enforcement = enforcement
-        self._restarts = restarts
         self._promotions = promotions
-        self._halt = halt
         self._reports = Reports(metrics)
+        self._committer = Committer(
+            api,
+            enforcement=enforcement,
+            restarts=restarts,
+            halt=halt,
+            reports=self._reports,
+            clock=clock,
+            leads=leads,
+        )
         self._summaries = Summaries(api, clock)
         self._clock = clock
 
@@ -138,44 +131,26 @@ class Reconciler:
         basis.read(body, record)
         policy, before = _parsed(key, body, record)
         if self._gatherer.awaits(key, policy, before):
-            begins = body is not None and parse_summary(body.get("status")).observed_generation <= 0
-            failed: list[OperatorError] = []
-            if body is not None and begins and self._leads(self._gatherer.epoch):
-                failed = await self._summaries.show_first(key, body, policy, within_seconds=PATIENCE_SECONDS)
-            return Pass(self._gatherer.overdue_seconds(key), tuple(failed), urgent(before))
+            return await self._unevaluated(key, body, policy, before)
         observation = await self._gather(key, policy, before)
         now, decided_at = self._clock.time(), self._clock.monotonic()
         decision = decide(policy, before, observation, now)
         self._promotions.note(key, decision.promoting, epoch=observation.epoch)
+        seen, began = RecordedPass(policy, before, observation, decision, now), self._clock.monotonic()
+        back = decision.state.rolled_back(a.workload.key for a in decision.actions if isinstance(a, Write))
+        # A rollback that has something to write, or to hold, is committed with whatever is promoted beside it.
+        gives_way = decision.promotes and not (back or decision.state.held_keys - before.held_keys)
+        committed = await self._committer.commit(seen, basis, body, record, began=began if gives_way else None)
+        if committed is None:
+            return Pass(0.0)
 
         def holds() -> bool:
             return self._leads(observation.epoch)
 
-        back = decision.state.rolled_back(a.workload.key for a in decision.actions if isinstance(a, Write))
-        emergency = _is_emergency(decision, back)
-        # A rollback that has something to write, or to hold, is committed with whatever is promoted beside it.
-        gives_way = decision.promotes and not (back or decision.state.held_keys - before.held_keys)
-
         def current(write: Write) -> bool:
             return basis.stands(emergency=write.workload.key in back)
 
-        def may_commit() -> bool:
-            # What assigns nothing less safe is committed all the same: new pods may be waiting for the fallback.
-            return basis.stands(emergency=not gives_way)
-
-        began = self._clock.monotonic()
-        with self._restarts.noted(key, decision.restarting, epoch=observation.epoch):
-            if decision.promotes and body is not None:
-                await self._confirm(key, body, before)
-            self._may_commit(key, observation, may_commit)
-            # The commit comes first: a stale leader loses here, before it has touched anything.
-            if _deletes(decision) and record is not None:
-                await remove(self._api, key, record)
-                return Pass(0.0)
-            work = commit(self._api, key, record, before, decision.state)
-            committed = await (self._given_way(key, work, began) if gives_way else work)
-            if committed:
-                self._reports.committed(policy, before, decision)
+        emergency = _is_emergency(decision, back)
         acted = await self._actor.act(
             policy,
             decision.state,
@@ -189,21 +164,31 @@ class Reconciler:
         if holds():
             self._reports.measure(key, decision, observation.evaluation, body)
             # A breach, or a rollback's next round, may be waiting for the pass to end.
-            left_seconds = PATIENCE_SECONDS if emergency else self._left_seconds(began)
-            failures += await self._show(key, body, decision, within_seconds=left_seconds)
-        seen = RecordedPass(policy, before, observation, decision, now)
+            seconds = PATIENCE_SECONDS if emergency else left_seconds(self._clock, began)
+            failures += await self._show(key, body, decision, within_seconds=seconds)
         self._show_observers(seen)
         # The first commit is what admission can be asked about.
         soon = acted.again or (committed and record is None) or decision.wake_at <= now
-        # Counted from the decision by the clock that does not jump: the wall clock may have been set back since.
-        due_seconds = decision.wake_at - now - (self._clock.monotonic() - decided_at)
-        # The evaluation's end is what usually brings the next pass.
-        next_seconds = 0.0 if soon else max(due_seconds, self._gatherer.overdue_seconds(key))
+        next_seconds = 0.0 if soon else self._next_seconds(seen, decided_at)
         rest = rest_of(seen) if not (soon or failures) else None
         if rest is not None:
             versions = _version(body), _version(record)
             self._resting[key] = _Resting(rest, versions, self._clock.monotonic() + REST_SECONDS)
         return Pass(next_seconds, tuple(failures), urgent(decision.state))
+
+    async def _unevaluated(self, key: PolicyKey, body: JsonObject | None, policy: Policy, state: State) -> Pass:
+        """The pass of a policy whose first evaluation is under way: it shows that it has begun, if nothing did yet."""
+        begins = body is not None and parse_summary(body.get("status")).observed_generation <= 0
+        failed: list[OperatorError] = []
+        if body is not None and begins and self._leads(self._gatherer.epoch):
+            failed = await self._summaries.show_first(key, body, policy, within_seconds=PATIENCE_SECONDS)
+        return Pass(self._gatherer.overdue_seconds(key), tuple(failed), urgent(state))
+
+    def _next_seconds(self, seen: RecordedPass, decided_at: float) -> float:
+        """When the next pass is due. The evaluation's end is what usually brings it."""
+        # Counted from the decision by the clock that does not jump: the wall clock may have been set back since.
+        due_seconds = seen.decision.wake_at - seen.now - (self._clock.monotonic() - decided_at)
+        return max(due_seconds, self._gatherer.overdue_seconds(seen.key))
 
     async def _rest(self, key: PolicyKey) -> Pass | None:
         """The pass of a policy that rests, where a new reading brought nothing else; None: a whole pass is due.
@@ -246,43 +231,6 @@ class Reconciler:
         except NotFound:
             return None
 
-    async def _confirm(self, key: PolicyKey, body: JsonObject, state: State) -> None:
-        """Before something less safe is assigned: admission works at this moment, and the policy is still the newest.
-
-        An API server that does not answer holds no pass up: a breach may be waiting for the next one.
-
-        Raises:
-            Conflict: neither is certain; the next pass sees what was learnt here.
-        """
-        echo = await self._enforcement.ask(key, generation=state.generation, within_seconds=PATIENCE_SECONDS)
-        outdated = moved_on(body, echo.policy)
-        if outdated is not None:
-            raise outdated
-        if not echo.confirmed:
-            raise Conflict(f"nothing is promoted: {echo.admission.message}")
-
-    def _may_commit(self, key: PolicyKey, observation: Observation, current: Callable[[], bool]) -> None:
-        name = f"{key.namespace}/{key.name}"
-        if not self._leads(observation.epoch):
-            raise LeaseLost(f"{name}: another replica may lead; nothing is written")
-        if observation.halted is None and (cause := self._halt.cause) is not None:
-            raise Halted(cause.message)
-        if not current():
-            raise Conflict(f"{name}: the policy or its assignment changed meanwhile; gather again")
-
-    async def _given_way(self, key: PolicyKey, work: Coroutine[object, object, bool], began: float) -> bool:
-        """A promotion's commit, which gives way too.
-
-        Raises:
-            Unavailable: the API server has not answered; whether it was written shows in the next pass.
-        """
-        left_seconds = self._left_seconds(began)
-        try:
-            return await within(self._clock, left_seconds, work)
-        except TimeoutError:
-            name = f"{key.namespace}/{key.name}"
-            raise Unavailable(f"{name}: no answer to a promotion's commit within {left_seconds:.1f} s") from None
-
     async def _show(
         self, key: PolicyKey, body: JsonObject | None, decision: Decision, *, within_seconds: float
     ) -> list[OperatorError]:
@@ -290,10 +238,6 @@ class Reconciler:
         if body is None:
             return []
         return await self._summaries.show(key, body, decision, within_seconds=within_seconds)
-
-    def _left_seconds(self, began: float) -> float:
-        """What is left to a write of a pass that is no emergency and began to write then."""
-        return max(LEAST_SECONDS, began + PATIENCE_SECONDS - self._clock.monotonic())
 
 
 def _parsed(key: PolicyKey, body: JsonObject | None, record: JsonObject | None) -> tuple[Policy, State]:
@@ -314,10 +258,6 @@ def _parsed(key: PolicyKey, body: JsonObject | None, record: JsonObject | None) 
 def _version(body: JsonObject | None) -> str:
     """The resourceVersion of what was read; empty: it is not there."""
     return text(mapping(body.get("metadata")).get("resourceVersion")) if body is not None else ""
-
-
-def _deletes(decision: Decision) -> bool:
-    return any(isinstance(action, DeleteAssignment) for action in decision.actions)
 
 
 def _is_emergency(decision: Decision, back: frozenset[str]) -> bool:

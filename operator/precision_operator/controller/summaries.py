@@ -1,16 +1,17 @@
 """The summary in a policy's status: only what changed is written, and of a rollback's mere progress not everything."""
 
 import logging
+from collections.abc import Mapping
 
 from precision_operator.api.gain import NOT_MEASURED, Gain
 from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.state import Phase
 from precision_operator.api.summary import Summary, parse_summary, summary_to_wire
-from precision_operator.controller.commit import as_json, difference
+from precision_operator.controller.commit import as_json
 from precision_operator.core.decide import Decision
 from precision_operator.core.status.summary import begun
 from precision_operator.errors import KubeError, NotFound, OperatorError, Unavailable
-from precision_operator.kube.port import POLICIES, JsonObject, KubeApi
+from precision_operator.kube.port import POLICIES, JsonObject, JsonValue, KubeApi
 from precision_operator.runtime.clock import Clock, within
 
 PROGRESS_SECONDS = 10.0
@@ -94,3 +95,17 @@ def _gist(summary: Summary) -> tuple[object, ...]:
     urgency = (incident.id, incident.severity, incident.strategy, incident.escalated) if incident is not None else ()
     conditions = tuple((c.type, c.status) for c in summary.conditions)
     return summary.phase, summary.reason, summary.transition_id, urgency, conditions
+
+
+def difference(old: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> JsonObject:
+    """The RFC 7396 merge patch that turns ``old`` into ``new``; empty where they are equal."""
+    patch: JsonObject = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            inner = difference(before, value)
+            if inner:
+                patch[key] = inner
+        elif key not in old or before != value:
+            patch[key] = value
+    return patch

@@ -16,8 +16,8 @@ from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, parse_summary
-from precision_operator.controller.commit import commit, difference, remove
-from precision_operator.controller.summaries import write_summary
+from precision_operator.controller.commit import commit, remove
+from precision_operator.controller.summaries import difference, write_summary
 from precision_operator.errors import Conflict
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, JsonValue, Resource
 from tests.support.fake_kube import FakeKube

@@ -239,13 +239,13 @@ async def test_no_promotion_is_committed_on_a_policy_that_has_changed_since(
 ) -> None:
     rig = Rig()
     rig.fleet(*NAMES, **AT_ONCE)
-    confirm = rig.reconciler._confirm
+    confirm = rig.reconciler._committer._confirm
 
     async def confirmed(*args: object) -> None:
         await confirm(*args)  # type: ignore[arg-type]
         seen(rig, change)
 
-    monkeypatch.setattr(rig.reconciler, "_confirm", confirmed)
+    monkeypatch.setattr(rig.reconciler._committer, "_confirm", confirmed)
     if commits:
         await rig.until(lambda: rig.assigned and rig.state.enforce)
     else:
@@ -375,13 +375,13 @@ async def test_promotions_beside_a_held_workload_without_a_place_are_left_out(ch
 
 
 def changed_once_confirmed(rig: Rig, change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
-    confirm = rig.reconciler._confirm
+    confirm = rig.reconciler._committer._confirm
 
     async def confirmed(*args: object) -> None:
         await confirm(*args)  # type: ignore[arg-type]
         seen(rig, change)
 
-    monkeypatch.setattr(rig.reconciler, "_confirm", confirmed)
+    monkeypatch.setattr(rig.reconciler._committer, "_confirm", confirmed)
 
 
 async def test_no_promotion_is_committed_beside_a_held_workload_once_its_policy_has_changed(
@@ -412,7 +412,7 @@ async def test_a_first_rollback_does_not_wait_though_another_fallback_is_committ
     rig.policy["spec"].update(fallback="bf16", delivery="NewOnly")
     rig.policy["metadata"]["generation"] += 1
     rig.trainers.bad = {"a-abc-1": OVERFLOW}
-    gather, confirm = rig.gatherer.gather, rig.reconciler._confirm
+    gather, confirm = rig.gatherer.gather, rig.reconciler._committer._confirm
     phase = Phase.HEALTHY
 
     async def gathered(key: PolicyKey, policy: Policy, state: State) -> Observation:
@@ -428,7 +428,7 @@ async def test_a_first_rollback_does_not_wait_though_another_fallback_is_committ
         seen(rig, edit)
 
     monkeypatch.setattr(rig.gatherer, "gather", gathered)
-    monkeypatch.setattr(rig.reconciler, "_confirm", confirmed)
+    monkeypatch.setattr(rig.reconciler._committer, "_confirm", confirmed)
     for _ in range(MOST_PASSES):
         with suppress(Unavailable):
             await rig.go()

@@ -15,8 +15,9 @@ from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, summary_to_wire
 from precision_operator.controller.act import PATIENCE_SECONDS
+from precision_operator.controller.committing import LEAST_SECONDS
 from precision_operator.controller.enforcement import FRESH_SECONDS
-from precision_operator.controller.reconcile import LEAST_SECONDS, Pass
+from precision_operator.controller.reconcile import Pass
 from precision_operator.controller.summaries import PROGRESS_SECONDS
 from precision_operator.errors import Conflict, Forbidden, NotFound, Unavailable
 from precision_operator.kube.port import POLICIES, JsonObject
@@ -156,13 +157,13 @@ async def test_how_far_a_rollback_has_come_is_shown_once_in_a_while() -> None:
 
 def meanwhile(rig: Rig, change: Callable[[], None]) -> None:
     """Something changes after a pass has decided to promote, before it makes sure."""
-    confirm = rig.reconciler._confirm
+    confirm = rig.reconciler._committer._confirm
 
     async def changed(key: PolicyKey, body: JsonObject, state: State) -> None:
         change()
         await confirm(key, body, state)
 
-    rig.reconciler._confirm = changed  # type: ignore[method-assign]
+    rig.reconciler._committer._confirm = changed  # type: ignore[method-assign]
 
 
 def edit(rig: Rig) -> None:
@@ -369,8 +370,8 @@ async def test_a_promotions_commit_gives_way_after_a_second(monkeypatch: pytest.
 async def test_a_promotion_that_is_confirmed_late_is_committed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     rig.fleet(*NAMES, **FAST)
-    confirm = late(rig.manual, 0.95 * PATIENCE_SECONDS, rig.reconciler._confirm)
-    monkeypatch.setattr(rig.reconciler, "_confirm", confirm)
+    confirm = late(rig.manual, 0.95 * PATIENCE_SECONDS, rig.reconciler._committer._confirm)
+    monkeypatch.setattr(rig.reconciler._committer, "_confirm", confirm)
     monkeypatch.setattr(rig.kube, "replace", late(rig.manual, 0.5 * LEAST_SECONDS, rig.kube.replace))
     await rig.until(lambda: rig.assigned and rig.state.enforce)
 

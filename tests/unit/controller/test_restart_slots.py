@@ -102,14 +102,14 @@ async def test_a_policy_that_decides_while_another_makes_sure_is_not_given_the_s
         rig.kube.put(POLICIES, b.policy({"matchLabels": {"app": key.name}}, name=key.name, uid=key.name, **FAST))
     rig.gatherer._settings = replace(rig.gatherer._settings, restart_budget=1)
     rig.trainers.say_nothing_more = True
-    confirm = rig.reconciler._confirm
+    confirm = rig.reconciler._committer._confirm
 
     async def beside_the_other(key: PolicyKey, body: JsonObject, state: State) -> None:
         if key == first:
             await rig.reconciler.reconcile(second)
         await confirm(key, body, state)
 
-    rig.reconciler._confirm = beside_the_other  # type: ignore[method-assign]
+    rig.reconciler._committer._confirm = beside_the_other  # type: ignore[method-assign]
 
     def written(key: PolicyKey) -> State:
         record = rig.kube.objects.get(("precisionassignments", key.namespace, key.name))
