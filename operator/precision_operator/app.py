@@ -1,12 +1,8 @@
 """The composition root: every part is made here, and here alone they meet."""
 
 import asyncio
-import gc
 import logging
 import math
-import sys
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from precision_operator.api.policy import PolicyKey
@@ -27,15 +23,7 @@ from precision_operator.controller.registry import build_registry, run_kopf
 from precision_operator.controller.restarts import Restarts
 from precision_operator.controller.sink import InventorySink
 from precision_operator.controller.worker import Worker
-from precision_operator.incidents.announcer import Announcer
-from precision_operator.incidents.collector import EvidenceCollector
-from precision_operator.incidents.evidence import evidence_bytes
-from precision_operator.incidents.investigator import Investigator
-from precision_operator.incidents.notifier import Notifier
-from precision_operator.incidents.reporter import Reporter
-from precision_operator.incidents.store import IncidentStore
-from precision_operator.incidents.templates import chosen
-from precision_operator.incidents.wording import Wording
+from precision_operator.incidents.observers import Observers
 from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
@@ -47,6 +35,7 @@ from precision_operator.reasons import Reason
 from precision_operator.receiver.alertmanager import parse_webhook
 from precision_operator.receiver.service import Receiver
 from precision_operator.runtime.clock import SystemClock
+from precision_operator.runtime.interpreter import freeze, tune
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.runtime.queue import Priority, WorkQueue
 from precision_operator.runtime.ratelimit import RateLimiter
@@ -70,18 +59,11 @@ QUEUE_SILENCE_SECONDS = 60.0
 
 TICK_SECONDS = 1.0
 
-YOUNG_OBJECTS = 20_000
-"""How many new objects the collector waits for: a reading of 1,000 pods makes a tenth of them, and leaves no cycles."""
-
 FREEZE_SECONDS = 300.0
-"""How often what has come to live long is hidden from the collector."""
+"""How often what has come to live long is hidden from the garbage collector."""
 
 DEADLINE_MARGIN_SECONDS = 1.0
 """An evaluation may take so much longer than one query."""
-
-SWITCH_SECONDS = 0.001
-"""How long a thread may keep the interpreter from another: Python's own 5 ms would stop our loop at each of its turns
-while kopf's takes in what we have just written."""
 
 
 class App:
@@ -177,37 +159,16 @@ class App:
             settings=settings,
             clock=clock,
         )
-        wording = Wording(settings.incidents, chosen(settings.message_templates, metrics.report_error))
-        notifier = Notifier(settings.notifications, metrics=metrics, clock=clock, wording=wording)
-        self._announcer = Announcer(
-            notifier,
-            wording=wording,
-            metrics=metrics,
-            clock=clock,
-            leading=lambda: self._elector.is_leader,
-            changed=self._queue.add,
-        )
-        store = IncidentStore(client, settings=settings.incidents, clock=clock)
-        collector = EvidenceCollector(
-            self._sources,
-            settings.queries,
-            clock=clock,
-            failed=metrics.report_error,
-            most_bytes=evidence_bytes(settings.incidents.recording_bytes),
-            circuits=evaluator.circuits,
-        )
-        self._investigator = Investigator(collector, store, events=events, failed=metrics.report_error)
-        self._reporter = Reporter(
+        self._observers = observers = Observers(
             client,
-            store=store,
-            collector=collector,
-            settings=settings.incidents,
-            notifier=notifier,
-            wording=wording,
+            settings=settings,
+            sources=self._sources,
+            circuits=evaluator.circuits,
+            events=events,
             metrics=metrics,
             clock=clock,
-            leading=lambda: self._elector.is_leader,
-            namespaces=settings.watch_namespaces,
+            leading=self._leading,
+            changed=self._queue.add,
         )
         self._worker = Worker(
             Reconciler(
@@ -220,9 +181,9 @@ class App:
                 halt=halt,
                 metrics=metrics,
                 clock=clock,
-                observers=(self._reporter, self._investigator, self._announcer),
-                verified=self._reporter.verified,
-                notified=self._announcer.notified,
+                observers=observers.all,
+                verified=observers.reporter.verified,
+                notified=observers.announcer.notified,
                 leads=self._elector.leads,
             ),
             queue=self._queue,
@@ -236,14 +197,14 @@ class App:
         self._enforcement = enforcement
         self._alerts = Alerts(
             self._inventory,
-            leading=lambda: self._elector.is_leader,
+            leading=self._leading,
             wake=self._evaluations.wake,
             limiter=RateLimiter(settings.receiver.wakes_per_second, 1, clock),
         )
         self._receiver = Receiver(
             settings.receiver,
             clock,
-            leading=lambda: self._elector.is_leader,
+            leading=self._leading,
             receive=lambda body: self._alerts.receive(parse_webhook(body)),
             count=metrics.alerts_received,
         )
@@ -256,7 +217,7 @@ class App:
         metrics.watch_queue(lambda: float(self._queue.depth), lambda: self._queue.oldest_seconds)
         metrics.watch_circuits(evaluator.circuits)
         metrics.watch_halt(lambda: halt.cause is not None)
-        metrics.watch_leadership(lambda: self._elector.is_leader)
+        metrics.watch_leadership(self._leading)
         metrics.watch_heartbeat(self._watchdog.oldest_beat)
 
     def _served(self, client: KubeClient, metrics: Metrics) -> "Webhook":
@@ -266,7 +227,7 @@ class App:
             client,
             self._clock,
             settings=self._settings,
-            leading=lambda: self._elector.is_leader,
+            leading=self._leading,
             synced=lambda: self._inventory.ready,
             count=metrics.reviewed,
         )
@@ -295,10 +256,7 @@ class App:
                 ]
                 beside = [
                     group.create_task(part.run(), name=type(part).__name__.lower())
-                    for part in (
-                        *(self._halt, self._reporter, self._investigator, self._announcer),
-                        *(self._alerts, self._receiver),
-                    )
+                    for part in (self._halt, *self._observers.all, self._alerts, self._receiver)
                 ]
                 own, watched = self._settings.namespace, self._settings.watch_namespaces
                 if not watched or own in watched:  # else it has no rights to its own pod
@@ -314,30 +272,33 @@ class App:
                 if served is not None:
                     await served.drain()
         finally:
-            await self._evaluations.close()
-            await self._enforcement.close()
-            await self._way_back.close()
-            if self._webhook is not None:
-                await self._webhook.close()
-            self._queue.close()
-            await self._receiver.close()
-            await self._http.stop()
-            for source in self._sources.values():
-                source.close()
+            await self._close()
+
+    async def _close(self) -> None:
+        await self._evaluations.close()
+        await self._enforcement.close()
+        await self._way_back.close()
+        if self._webhook is not None:
+            await self._webhook.close()
+        self._queue.close()
+        await self._receiver.close()
+        await self._http.stop()
+        for source in self._sources.values():
+            source.close()
 
     async def _tick(self) -> None:
         frozen_at = -math.inf
         while True:
             now = self._clock.monotonic()
             if self._inventory.ready and now - frozen_at >= FREEZE_SECONDS:
-                # The caches live long: the collector need not look through them for every few thousand samples.
-                gc.unfreeze()  # of what was frozen before, some is garbage by now
-                gc.collect()
-                gc.freeze()
+                freeze()
                 frozen_at = now
-            if self._queue.oldest_seconds < QUEUE_SILENCE_SECONDS or not self._elector.is_leader:
+            if self._queue.oldest_seconds < QUEUE_SILENCE_SECONDS or not self._leading():
                 self._watchdog.beat("queue")
             await self._clock.sleep(TICK_SECONDS)
+
+    def _leading(self) -> bool:
+        return self._elector.is_leader
 
     def _evaluated(self, key: PolicyKey, urgent: bool) -> None:
         self._queue.add(key, priority=Priority.EMERGENCY if urgent else Priority.NORMAL)
@@ -354,18 +315,17 @@ class App:
 
 async def run(settings: Settings, access: Access, stop: asyncio.Event) -> None:
     """Connect and run until ``stop``."""
-    sys.setswitchinterval(SWITCH_SECONDS)
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    tune()
     metrics = Metrics()
-    writes: Mapping[str, bool] = {"create": True, "update": True, "patch": True, "delete": True}
 
     def count(verb: str, resource: str, result: str) -> None:
-        if verb in writes:
+        if verb in ("create", "update", "patch", "delete"):
             metrics.api_write(verb, resource, result)
 
-    async with AsyncExitStack() as stack:
-        client = await KubeClient.connect(access, concurrent_writes=settings.concurrent_writes, on_request=count)
-        stack.push_async_callback(client.close)
+    client = await KubeClient.connect(access, concurrent_writes=settings.concurrent_writes, on_request=count)
+    try:
         mode = await chosen_mode(client, SystemClock(), settings.admission.mode)
         _LOG.info("new pods are given their mode by %s", mode, extra={"reason": Reason.ADMISSION_MODE_CHOSEN})
         await App(settings, client, metrics, mode=mode).run(access, stop)
+    finally:
+        await client.close()
