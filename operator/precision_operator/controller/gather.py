@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from precision_operator.api.canary import Choice
 from precision_operator.api.policy import Policy, PolicyKey, Revision
@@ -19,9 +19,10 @@ from precision_operator.controller.nodes import Nodes
 from precision_operator.controller.preflight import Tried, WayBack
 from precision_operator.controller.promotions import Promotions
 from precision_operator.controller.restarts import Restarts
+from precision_operator.controller.selections import Selections
 from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.leaving import late
-from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Evaluation, Observation, PodView, WorkloadView
+from precision_operator.core.model import Admission, Evaluation, Observation, PodView, WorkloadView
 from precision_operator.core.resting import settled
 from precision_operator.core.rollback.batches import awaits_checkpoints
 from precision_operator.errors import KubeError
@@ -38,21 +39,6 @@ from precision_operator.signals.service import EvaluationService
 from precision_operator.workloads.kinds.job import finished
 
 _LOG = logging.getLogger(__name__)
-
-Matching = tuple[frozenset[str], frozenset[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What the caches tell of a policy's workloads."""
-
-    asked: tuple[object, ...]
-    """For which version of the caches, and by what of policy and state."""
-    workloads: tuple[WorkloadView, ...]
-    matching: Matching | None
-    contested: tuple[tuple[str, str], ...]
-    suspended: tuple[WorkloadView, ...]
-    unsupported: tuple[str, ...]
 
 
 class Gatherer:
@@ -90,7 +76,7 @@ class Gatherer:
         self._promotions = promotions
         self._settings = settings
         self._clock = clock
-        self._found: dict[PolicyKey, _Found] = {}
+        self._selections = Selections(inventory)
 
     @property
     def epoch(self) -> int:
@@ -119,7 +105,7 @@ class Gatherer:
         halted = self._halt.cause
         evaluation = self._latest(key, policy, state) if halted is None else None
         # The caches are read after the metrics: they are the fresher of the two.
-        found = self._look(key, policy, state)
+        found = self._selections.of(key, policy, state)
         workloads, suspended = self._by_our_clock(found.workloads), self._by_our_clock(found.suspended)
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
         begins = state.phase is Phase.PENDING and self._reads(policy) and not policy.deleted
@@ -152,41 +138,6 @@ class Gatherer:
             epoch=epoch,
         )
 
-    def _look(self, key: PolicyKey, policy: Policy, state: State) -> _Found:
-        """What the caches tell; looked up once for each of their versions."""
-        suspensions = tuple(sorted(record.uid for record in state.suspensions.values()))
-        asked = (self._inventory.version(key.namespace), policy.spec.selector, state.selector, suspensions)
-        known = self._found.get(key)
-        if known is not None and known.asked == asked:
-            return known
-        workloads, matching, contested = self._selected(key, policy, state)
-        found = self._found[key] = _Found(
-            asked,
-            workloads,
-            matching,
-            contested,
-            self._suspended(key.namespace, state),
-            self._unsupported(key.namespace, policy, state),
-        )
-        return found
-
-    def _selected(
-        self, key: PolicyKey, policy: Policy, state: State
-    ) -> tuple[tuple[WorkloadView, ...], Matching | None, tuple[tuple[str, str], ...]]:
-        """The workloads that the policy's selector matches, and the one in force; and those that are another policy's."""
-        found = {view.key: view for view in self._inventory.selected(key.namespace, policy.spec.selector)}
-        matching = None
-        if not state.selector.empty and state.selector != policy.spec.selector:
-            before = {view.key: view for view in self._inventory.selected(key.namespace, state.selector)}
-            matching = (frozenset(before), frozenset(found))
-            found = {**before, **found}
-        if self._inventory.policy_keys_in(key.namespace) <= {key}:
-            return tuple(found[name] for name in sorted(found)), matching, ()
-        owners = {view.key: self._inventory.owner(key, view.uid) for view in found.values()}
-        workloads = tuple(found[name] for name in sorted(found) if owners[name] == key)
-        contested = tuple((name, owner.name) for name, owner in sorted(owners.items()) if owner != key)
-        return workloads, matching, contested
-
     def _by_our_clock(self, workloads: tuple[WorkloadView, ...]) -> tuple[WorkloadView, ...]:
         """A pod's grace counts from when it was seen to go: the API server's clock may differ from ours, or be set."""
         if not self._inventory.loses_pods:
@@ -210,11 +161,6 @@ class Gatherer:
         now = self._clock.time()
         return frozenset(pod.node for view in workloads for pod in view.pods if pod.node and late(pod, now))
 
-    def _suspended(self, namespace: str, state: State) -> tuple[WorkloadView, ...]:
-        """Jobs that are to be resumed, each by itself: whatever selects them by now, and whoever else has their label."""
-        found = (self._inventory.workload(namespace, record.uid) for _, record in sorted(state.suspensions.items()))
-        return tuple(view for view in found if view is not None)
-
     async def _unseen(self, namespace: str, state: State, seen: Iterable[WorkloadView]) -> frozenset[str]:
         """Those that the caches lack and that are not gone: a watch may be behind what the last leader saw."""
         missing = frozenset(record.uid for record in state.suspensions.values()) - {view.uid for view in seen}
@@ -226,12 +172,6 @@ class Gatherer:
             _LOG.warning("Jobs that were suspended cannot be read: %s", error, extra={"reason": error.reason})
             return missing
         return missing & {text(mapping(job.get("metadata")).get("uid")) for job in jobs if not finished(job)}
-
-    def _unsupported(self, namespace: str, policy: Policy, state: State) -> tuple[str, ...]:
-        """Of the policy's selector, and of the one in force, as with the workloads."""
-        selectors = {policy.spec.selector, state.selector}
-        found = {key for selector in selectors for key in self._inventory.unsupported(namespace, selector)}
-        return tuple(sorted(found)[:UNSUPPORTED_LIMIT])
 
     async def _admission(self, key: PolicyKey, policy: Policy, state: State) -> Admission:
         # Nothing is promoted, or there is no assignment yet to ask for; and a rollback asks before it takes pods away.
@@ -273,7 +213,7 @@ class Gatherer:
 
     def forget(self, key: PolicyKey) -> None:
         """The policy is gone."""
-        self._found.pop(key, None)
+        self._selections.forget(key)
         self._evaluations.forget(key)
         self._actor.forget(key)
         self._enforcement.forget(key)
