@@ -12,7 +12,7 @@ from precision_operator.api.verification import Checks
 from precision_operator.api.wire import mapping, text
 from precision_operator.controller.act import PATIENCE_SECONDS, Actor
 from precision_operator.controller.basis import Basis
-from precision_operator.controller.committing import Committer, left_seconds
+from precision_operator.controller.committer import Committer, left_seconds
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.gather import Gatherer, urgent
 from precision_operator.controller.halt import Halt

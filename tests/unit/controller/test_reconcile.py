@@ -15,7 +15,7 @@ from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, summary_to_wire
 from precision_operator.controller.act import PATIENCE_SECONDS
-from precision_operator.controller.committing import LEAST_SECONDS
+from precision_operator.controller.committer import LEAST_SECONDS
 from precision_operator.controller.enforcement import FRESH_SECONDS
 from precision_operator.controller.reconcile import Pass
 from precision_operator.controller.summaries import PROGRESS_SECONDS

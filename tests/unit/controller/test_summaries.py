@@ -9,7 +9,7 @@ import pytest
 
 from precision_operator.api.state import Phase
 from precision_operator.controller.act import PATIENCE_SECONDS
-from precision_operator.controller.committing import LEAST_SECONDS
+from precision_operator.controller.committer import LEAST_SECONDS
 from precision_operator.controller.reconcile import Pass
 from precision_operator.errors import Unavailable
 from tests.support.controller import KEY
