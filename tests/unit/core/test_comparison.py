@@ -15,8 +15,8 @@ from precision_operator.core.derive import derive_facts
 from precision_operator.core.model import Observation
 from precision_operator.core.rollback.canary import difference
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import answer, change, condition, incident_of, respec, until
-from tests.support.rollbacks import by_canary, canary_of, compared, verdict_of
+from tests.support.fleets import answer, change, condition, incident_of, respec, restart_only, until
+from tests.support.rollbacks import MILD, QUICK, by_canary, canary_of, compared, verdict_of
 from tests.support.views import key
 
 
@@ -179,6 +179,15 @@ def test_an_unresponsive_canary_is_restarted_once_and_nobody_else() -> None:
     world.run(20)
     assert world.restarts == {**others, name: 1}
     assert comparison(world).since is not None
+
+
+def test_a_canary_that_only_a_restart_moves_waits_for_its_slot_however_long_that_takes() -> None:
+    world = restart_only(6, rollback={**QUICK, "strategies": {"P2": "Canary"}})
+    world.restart_slots = 0
+    world.bad = dict.fromkeys(world.workloads, MILD)
+    until(world, lambda w: w.state.by_canary, seconds=15.0)
+    world.run(40, 15.0)
+    assert (world.state.by_canary, world.restarts) == (True, {})
 
 
 @pytest.mark.parametrize("verdict", [CanaryVerdict.OPEN, CanaryVerdict.NO_DIFFERENCE])

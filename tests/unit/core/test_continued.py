@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from lab.model.policies import policy
+from lab.model.policies import FAST, policy
+from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.state import Failing
+from precision_operator.api.state import Failing, Phase
 from precision_operator.core.lifecycle import continued
-from tests.support.fleets import promoted
+from tests.support.fleets import answer, held, promoted
 from tests.support.standing_calls import WINDOW
 from tests.support.views import key
 
@@ -21,6 +22,18 @@ def test_a_breach_is_counted_and_treated_from_the_beginning_under_the_next_polic
     breach = Failing(key("hot-0"), Signal.OVERFLOW, Severity.P1, 1.0)
     state = continued(policy(uid="another"), replace(promoted().state, failing=(breach,), mitigations=(WINDOW,)))
     assert (state.failing, state.mitigations) == ((), ())
+
+
+def test_an_abort_before_the_next_rollout_enforces_the_fallback_again() -> None:
+    world = held()
+    world.delete_policy()
+    world.run(3)
+    assert world.state.fallback is None, "what is held is listed, and nothing else is enforced"
+    world.recreate_policy(policy(uid="another", **FAST))
+    world.run(3)
+    answer(world, "abort")
+    world.step()
+    assert (world.state.phase, world.state.fallback) == (Phase.ROLLING_BACK, Mode.FP32)
 
 
 def test_the_same_policy_continues_as_it_was() -> None:

@@ -14,7 +14,7 @@ from precision_operator.api.summary import Summary
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.core.actions import DeleteAssignment, DeletePod, EvictPod, Notify, RequestPod
 from precision_operator.core.decide import IDLE_SECONDS, decide
-from precision_operator.core.model import Observation, PromotionSlots, RefusedWrite
+from precision_operator.core.model import Observation, PromotionSlots, RefusedWrite, Request
 from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import answer, change, condition, emergency, fleet, promoted, respec, restart_only, until
 from tests.support.views import keys
@@ -240,6 +240,26 @@ def test_after_a_restore_of_etcd_requests_outrank_what_the_processes_have_seen()
     assert {action.pod.name for action in asked} == {name for name in seen if name.startswith("hot")}
     assert {action.generation for action in asked} == {younger + 1}
     assert decision.state.generation == younger + 1
+
+
+def test_a_request_outranks_a_younger_one_though_its_process_is_in_that_mode_already() -> None:
+    world = held_fleet()
+    (one,) = world.workloads["hot-1"].pods
+    change(world, "hot-1", pods=(replace(one, request=Request(1, Mode.FP16)),))  # as a restored etcd has it
+    younger = world.state.generation + 5
+    world.modes[one.name] = (Mode.FP32, younger)
+    asked = [action for action in world.decide().actions if isinstance(action, RequestPod)]
+    assert [(action.pod.name, action.generation) for action in asked] == [(one.name, younger + 1)]
+
+
+def test_a_request_outranks_one_of_this_generation_that_a_process_has_seen_and_does_not_follow() -> None:
+    world = promoted()
+    (one,) = world.workloads["hot-1"].pods
+    change(world, "hot-1", pods=(replace(one, request=None),))  # its annotation was lost
+    generation = world.state.generation
+    world.modes[one.name] = (Mode.FP32, generation)
+    asked = [action for action in world.decide().actions if isinstance(action, RequestPod)]
+    assert [(action.pod.name, action.generation) for action in asked] == [(one.name, generation + 1)]
 
 
 def test_nothing_is_ever_asked_for_but_requests_deletions_of_pods_or_the_assignment_and_events() -> None:

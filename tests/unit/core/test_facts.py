@@ -8,8 +8,8 @@ from lab.model.world import NAN, World
 from precision_operator.api.assignment import RESERVE_BYTES, fleet_bytes
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Delivery
-from precision_operator.api.state import Phase
+from precision_operator.api.spec import Delivery, Severity
+from precision_operator.api.state import Failing, Phase
 from precision_operator.contract import MAX_GENERATION, MAX_POD_GENERATION
 from precision_operator.core.decide import decide
 from precision_operator.core.derive import derive_facts
@@ -127,6 +127,36 @@ def test_of_what_lost_the_contract_and_can_be_rescued_only_members_are_judged() 
     world.state = replace(world.state, members=members)
     assert [w.name for w, _ in facts(world).fleet.rescuable] == ["hot-0"]
     assert key("hot-0") not in facts(world).verdict_of
+
+
+def test_of_a_workload_without_a_pod_nothing_is_judged() -> None:
+    world = promoted()
+    world.scale("hot-0", 0)
+    change(world, "hot-0", pods=())
+    assert key("hot-0") not in facts(world).verdict_of
+
+
+def test_a_workload_is_not_judged_in_a_mode_that_only_some_of_its_pods_were_asked_for() -> None:
+    world = promoted()
+    (asked,) = world.workloads["hot-0"].pods
+    change(world, "hot-0", pods=(asked, replace(asked, name="new", uid="new", request=None)))
+    assert key("hot-0") not in facts(world).verdict_of
+
+
+@pytest.mark.parametrize(
+    ("phase", "stands", "judged"),
+    [(Phase.HEALTHY, False, True), (Phase.PROGRESSING, True, True), (Phase.PROGRESSING, False, False)],
+    ids=["promoted", "in breach", "on its way"],
+)
+def test_who_was_asked_and_reports_another_mode_is_judged_once_it_was_promoted_or_while_it_breaches(
+    phase: Phase, *, stands: bool, judged: bool
+) -> None:
+    world = promoted()
+    (one,) = world.workloads["hot-0"].pods
+    world.modes[one.name] = (Mode.FP32, world.state.generation)
+    breach = Failing(key("hot-0"), Signal.OVERFLOW, Severity.P1, world.now)
+    world.state = replace(world.state, phase=phase, failing=(breach,) if stands else ())
+    assert (key("hot-0") in facts(world).verdict_of) is judged
 
 
 def test_a_workload_that_one_of_its_pods_reports_nothing_of_is_unknown_and_not_left_out() -> None:

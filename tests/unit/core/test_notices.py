@@ -11,7 +11,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
-from tests.support.fleets import answer, fleet, promoted, until
+from tests.support.fleets import answer, emergency, fleet, promoted, restart_only, until
 from tests.support.rollbacks import by_canary
 
 AT_ONCE = {"gradual": {"sustain": "0s"}, "mitigation": {"speed": {"window": "0s"}}}
@@ -117,6 +117,14 @@ def test_a_deadline_that_passes_is_a_warning_once(breached: list[str]) -> None:
     assert [(n.reason, n.warning) for n in said if n.reason == "DeadlineExceeded"] == [("DeadlineExceeded", True)]
     (late,) = (n for n in said if n.reason == "DeadlineExceeded")
     assert "hot-1" in late.message
+
+
+@pytest.mark.parametrize(("restart", "announced"), [("5m", False), ("301s", True)])
+def test_a_deadline_that_is_met_to_the_second_is_not_announced(restart: str, *, announced: bool) -> None:
+    rules = {"ackTimeout": "10m", "deadlines": {"P0": "5m"}, "emergency": {"expectedRestart": restart}}
+    decision = emergency(restart_only(1, rollback=rules)).decide()
+    said = {a.reason for a in decision.actions if isinstance(a, Notify)}
+    assert ("DeadlineUnreachable" in said) is announced
 
 
 def test_an_approval_is_asked_for_once() -> None:

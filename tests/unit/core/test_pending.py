@@ -222,6 +222,16 @@ def test_what_trains_in_another_reduced_precision_stays_listed_in_it_until_its_t
     assert world.really_in(Mode.FP16) == set(world.workloads)
 
 
+def test_a_rollout_to_another_target_counts_its_breaches_anew() -> None:
+    world = promoted(evaluation={**FAST["evaluation"], "failureLimit": 3})
+    world.bad = {"hot-1": OVERFLOWS}
+    respec(world, target=Mode.BF16)
+    until(world, lambda w: w.state.phase is Phase.PENDING)
+    assert [found.count for found in world.state.failing] == [1]
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
+    assert world.state.failing == ()
+
+
 def test_while_another_rollout_waits_what_is_enforced_is_kept_up() -> None:
     """A pod that slipped past admission is asked, in a fleet that waits for Prometheus."""
     world = fleet()

@@ -14,7 +14,7 @@ from precision_operator.core.actions import Notify
 from precision_operator.core.calling import calls
 from precision_operator.core.model import Observation, RunsOn
 from tests.support.fleets import answer, condition, phase_of
-from tests.support.views import key
+from tests.support.views import key, keys
 
 GOOD = RunsOn("2.6.0+cu124", "cuda", "9.0")
 
@@ -142,6 +142,13 @@ def test_what_nobody_says_is_unknown_and_holds_nothing(world: Callable[[], World
     assert (found.status, found.reason, "w-1" in found.message) == ("Unknown", "NotReported", True)
     seen.run(2)
     assert seen.state.phase is Phase.PROGRESSING
+
+
+def test_one_pod_that_says_nothing_leaves_its_workload_unknown() -> None:
+    world = fleet({"pair-4": None}, way_back=dict.fromkeys(keys("w-0", "w-1", "pair"), ""))
+    world.add("pair", pods=2)
+    found = _in_pending(world)
+    assert (found.status, "pair" in found.message) == ("Unknown", True)
 
 
 def _in_pending(world: World) -> Condition:

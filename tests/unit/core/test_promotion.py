@@ -157,6 +157,18 @@ def test_the_same_fault_on_two_fp32_workloads_is_not_the_precisions(fp32_broken:
     assert (world.state.phase is Phase.ROLLING_BACK) is not held_back
 
 
+def test_others_that_train_in_the_target_are_no_evidence_that_a_fault_is_not_the_precisions() -> None:
+    world = one_step()
+    (first, *others) = {canary(world): None, **world.workloads}
+    world.unresponsive = set(others)  # they train in it though nobody asked for that, and stay there
+    for name in others:
+        (pod,) = world.workloads[name].pods
+        world.modes[pod.name] = (Mode.FP16, 0)
+    world.poisoned = {first, *others}
+    world.step(10.0)
+    assert world.state.phase is Phase.ROLLING_BACK
+
+
 @pytest.mark.parametrize(
     ("weight", "total", "size"), [(10, 0, 0), (10, 5, 1), (10, 19, 1), (10, 20, 2), (99, 3, 2), (100, 3, 3)]
 )
@@ -180,6 +192,14 @@ def test_a_cohort_keeps_who_is_in_it_and_spreads_over_nodes() -> None:
     assert extend_cohort("policy", large, fleet, size=2) == large
     gone = [w for w in fleet if w.key != large[0]]
     assert large[0] not in extend_cohort("policy", large, gone, size=5)
+
+
+def test_a_pod_that_waits_for_a_node_makes_its_workload_none_of_another_node() -> None:
+    here = PodView("here", "here", node="node-a")
+    waits = PodView("waits", "waits", pending=True)
+    fleet = [WorkloadView("ns", key(f"a{i}"), f"uid-{i}", pods=(here,)) for i in range(6)]
+    scaled = [replace(w, pods=(here, waits)) if n % 2 else w for n, w in enumerate(fleet)]
+    assert [w.name for w in canary_order("policy", scaled)] == [w.name for w in canary_order("policy", fleet)]
 
 
 def test_a_canary_whose_sentinel_has_left_the_target_has_not_acknowledged_it() -> None:

@@ -13,7 +13,7 @@ from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.decide import decide
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.progress import live_pods
-from tests.support.fleets import fleet, member_names, promoted
+from tests.support.fleets import answer, fleet, member_names, promoted, until
 from tests.support.views import key, keys
 
 
@@ -64,6 +64,14 @@ def test_stages_are_dated_when_they_happen_and_not_again() -> None:
     world.run(10, 1.0)
     done = incident(world)
     assert (done.last_patch_at, done.last_ack_at) == (patched, acknowledged)
+
+
+def test_what_was_good_for_the_next_step_is_no_evidence_once_the_cohort_goes_back() -> None:
+    world = fleet()
+    until(world, lambda w: w.state.evidence_since is not None)
+    answer(world, "rollback")
+    world.step()
+    assert (world.state.phase, world.state.evidence_since) == (Phase.ROLLING_BACK, None)
 
 
 def test_nobody_is_restarted_before_the_timeout_and_the_unresponsive_ones_once_after_it() -> None:

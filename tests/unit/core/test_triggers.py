@@ -8,13 +8,13 @@ from lab.model.world import NAN, OVERFLOWS, World
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.spec import PolicyEnforcement, Severity, Strategy
 from precision_operator.api.state import Failing, Phase
 from precision_operator.contract import ROLLBACK
 from precision_operator.core.decide import decide
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.rollback.triggers import Trigger, find_trigger
-from tests.support.fleets import answer, promoted
+from tests.support.fleets import answer, promoted, respec
 from tests.support.views import key
 
 MILD = {Signal.OVERFLOW: 0.25}
@@ -45,6 +45,14 @@ def test_a_rollback_that_a_person_asked_for_reaches_the_fleet_as_fast_as_its_wor
     answer(world, ROLLBACK.rpartition("/")[2])
     found = trigger(world)
     assert (found.scope, found.severity, found.strategy) == (Scope.FLEET, severity, strategy)
+
+
+@pytest.mark.parametrize("command", ["abort", "rollback"])
+def test_a_command_that_is_refused_calls_for_no_rollback(command: str) -> None:
+    world = promoted()
+    answer(world, command)
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    assert find_trigger(derive_facts(world.policy, world.state, world.observe(), world.now)) is None
 
 
 def silent_for(seconds: float) -> World:

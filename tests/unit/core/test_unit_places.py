@@ -97,7 +97,7 @@ def test_a_pod_that_only_reports_the_target_takes_a_place_before_those_that_may_
 
 def test_of_the_pods_that_have_not_moved_a_share_takes_only_those_that_may_join() -> None:
     view = workload(pods=tuple(pod(f"p{number}") for number in range(3)))
-    seen = reported(p2=PodSignals(Mode.FP16))
+    seen = reported(p0=PodSignals(Mode.FP32), p2=PodSignals(Mode.FP16))
     found = moved_pods("uid", view, 3, fallback=Mode.FP32, evaluation=seen, may_join=lambda one: one.name == "p1")
     assert [one.name for one in found] == ["p2", "p1"]
 
