@@ -210,8 +210,7 @@ def _as_assigned(fleet: Fleet, desired: Desired) -> Desired:
         moved = frozenset(pod.uid for pod in fleet.part(desired.workload).pods)
         delivery = desired.delivery if desired.workload.key in fleet.by_index else Delivery.HOT
         return replace(desired, delivery=delivery, pods=moved, rest=fleet.fallback)
-    mode = state.assigned(desired.workload.key) or desired.mode
-    return desired if mode is desired.mode else replace(desired, mode=mode)
+    return replace(desired, mode=state.assigned(desired.workload.key) or desired.mode)
 
 
 def _is_emergency(state: State) -> bool:

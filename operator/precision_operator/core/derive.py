@@ -80,10 +80,10 @@ def _resolved(observation: Observation, generation: int) -> Observation:
 
     def resolved(pod: PodView) -> PodView:
         signals = seen.get(pod.name)
-        if pod.generation > limit:
-            request = pod.request if pod.request is not None and pod.request.generation <= limit else None
-            pod = replace(pod, request=request, admitted=tuple(a for a in pod.admitted if a[1] <= limit))
-        return pod if pod.started_mode is not None or signals is None else replace(pod, started_mode=signals.mode)
+        request = pod.request if pod.request is not None and pod.request.generation <= limit else None
+        admitted = tuple(given for given in pod.admitted if given[1] <= limit)
+        started_mode = pod.started_mode or (signals.mode if signals is not None else None)
+        return replace(pod, request=request, admitted=admitted, started_mode=started_mode)
 
     workloads = tuple(replace(w, pods=tuple(map(resolved, w.pods))) for w in observation.workloads)
     return replace(observation, workloads=workloads)

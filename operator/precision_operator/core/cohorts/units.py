@@ -8,6 +8,7 @@ Where a restart moves them by index, how many says it alone: those of the lowest
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from precision_operator.api.modes import Mode, is_safer, safety
 from precision_operator.api.spec import Delivery
@@ -69,16 +70,18 @@ def moved_pods(
     decides.
     """
     seen = pods_seen(evaluation)
-
-    def place(pod: PodView) -> tuple[int, int, str]:
+    asked: dict[Mode, list[PodView]] = {mode: [] for mode in sorted(Mode, key=safety)}
+    reporting: list[PodView] = []
+    joining: list[PodView] = []
+    for pod in sorted(live_pods(workload), key=lambda pod: rank(policy_uid, pod.uid)):
         mode, signals = pod.effective_mode, seen.get(pod.name)
-        reported = signals.mode if signals is not None else None
-        if mode is not None and _is_less(mode, fallback):
-            return 0, safety(mode), rank(policy_uid, pod.uid)
-        return (1 if _is_less(reported, fallback) else 2), 0, rank(policy_uid, pod.uid)
-
-    pods = [pod for pod in live_pods(workload) if place(pod)[0] < 2 or may_join(pod)]
-    return tuple(sorted(pods, key=place)[:share])
+        if mode is not None and is_safer(fallback, than=mode):
+            asked[mode].append(pod)
+        elif signals is not None and _is_less(signals.mode, fallback):
+            reporting.append(pod)
+        elif may_join(pod):
+            joining.append(pod)
+    return (*chain.from_iterable(asked.values()), *reporting, *joining)[:share]
 
 
 def asked_for_less(pod: PodView, fallback: Mode) -> bool:
