@@ -14,7 +14,8 @@ from precision_operator.core.decide import Decision
 from precision_operator.core.leaving import begun
 from precision_operator.core.model import Observation, PodSignals, WorkloadView
 from precision_operator.core.progress import live_pods
-from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS, ROUNDS
+from precision_operator.core.restart.pace import CHECKPOINT_SECONDS
+from precision_operator.core.restart.rounds import RESTARTING_SECONDS, ROUNDS
 
 ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
 

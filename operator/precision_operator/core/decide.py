@@ -34,12 +34,13 @@ from precision_operator.core.progress import complete, rewound
 from precision_operator.core.promotion.guard import guard
 from precision_operator.core.promotion.pending import pending
 from precision_operator.core.promotion.rollout import rollout
-from precision_operator.core.restart.pace import KEPT_RESTARTS, Pace
-from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS, Sight
+from precision_operator.core.restart.pace import CHECKPOINT_SECONDS, KEPT_RESTARTS, Pace
+from precision_operator.core.restart.rounds import RESTARTING_SECONDS
 from precision_operator.core.rollback.drill import left
 from precision_operator.core.rollback.followup import hurry_from
 from precision_operator.core.rollback.recovery import looked_after
 from precision_operator.core.rollback.whole import held, rolling_back
+from precision_operator.core.sight import Sight
 from precision_operator.core.status.conditions import conditions, without_messages
 from precision_operator.core.status.summary import summarize
 from precision_operator.reasons import Reason

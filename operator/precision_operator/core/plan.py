@@ -11,7 +11,8 @@ from precision_operator.core.desired import Desired
 from precision_operator.core.model import PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods, outran, right
 from precision_operator.core.restart.pace import Pace
-from precision_operator.core.restart.rounds import Restarting, Sight
+from precision_operator.core.restart.rounds import Restarting
+from precision_operator.core.sight import Sight
 from precision_operator.reasons import Cause
 
 
@@ -62,15 +63,16 @@ def plan(
     restarting = Restarting(sight, pace, restarts or {}, suspensions or {})
     restarting.carry_on(wanted, elsewhere)
     restarting.begin()
+    removal = restarting.removal
     return Plan(
-        actions=(*restarting.jobs.resumptions, *requests, *restarting.requests, *restarting.removals),
+        actions=(*removal.jobs.resumptions, *requests, *removal.checkpoints, *removal.actions),
         restarts=restarting.restarts,
-        suspensions=restarting.jobs.records,
+        suspensions=removal.jobs.records,
         restarting=tuple(sorted(restarting.holding.values())),
         stuck=tuple(sorted(restarting.stuck)),
         pending=tuple(sorted(restarting.pending)),
         lost=tuple(sorted(restarting.lost.values())),
-        blocked=tuple(sorted(restarting.blocked)),
+        blocked=tuple(sorted(removal.blocked)),
         predicted_seconds=restarting.predicted_seconds,
     )
 

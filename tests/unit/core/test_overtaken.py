@@ -12,9 +12,10 @@ from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, Sus
 from precision_operator.core.desired import Desired
 from precision_operator.core.model import PodSignals, PodView, Request, RestartBy, RunsOn, WorkloadView
 from precision_operator.core.plan import Plan
-from precision_operator.core.restart.pace import LEAST_AT_ONCE, Pace
-from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, PLACELESS_SECONDS, RESTARTING_SECONDS, Sight
+from precision_operator.core.restart.pace import CHECKPOINT_SECONDS, LEAST_AT_ONCE, Pace
+from precision_operator.core.restart.rounds import PLACELESS_SECONDS, RESTARTING_SECONDS
 from precision_operator.core.restart.suspensions import ABANDONED_SECONDS
+from precision_operator.core.sight import Sight
 from tests.support.views import key, literal, pod, reported
 
 Suspended = dict[str, Suspension]

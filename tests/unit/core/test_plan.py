@@ -14,14 +14,9 @@ from precision_operator.core.desired import Desired
 from precision_operator.core.fleet import highest_generation
 from precision_operator.core.model import PodSignals, PodView, Request, RestartBy, WorkloadView
 from precision_operator.core.plan import Plan
-from precision_operator.core.restart.pace import Pace
-from precision_operator.core.restart.rounds import (
-    CHECKPOINT_SECONDS,
-    PLACELESS_SECONDS,
-    RESTARTING_SECONDS,
-    ROUND_SECONDS,
-    Sight,
-)
+from precision_operator.core.restart.pace import CHECKPOINT_SECONDS, Pace
+from precision_operator.core.restart.rounds import PLACELESS_SECONDS, RESTARTING_SECONDS, ROUND_SECONDS
+from precision_operator.core.sight import Sight
 from tests.support.views import key, literal, pod, reported, workload
 
 GENERATION = 9

@@ -13,7 +13,8 @@ from precision_operator.contract import ABORT
 from precision_operator.core.actions import DeletePod, EvictPod, RequestPod
 from precision_operator.core.decide import decide
 from precision_operator.core.progress import live_pods
-from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS
+from precision_operator.core.restart.pace import CHECKPOINT_SECONDS
+from precision_operator.core.restart.rounds import RESTARTING_SECONDS
 from tests.support.fleets import answer, change, condition, emergency, gradual, promoted, restart_only, until
 from tests.support.views import key
 

@@ -19,8 +19,8 @@ from precision_operator.core.desired import Desired
 from precision_operator.core.model import RestartBy
 from precision_operator.core.plan import plan
 from precision_operator.core.restart.pace import Pace
-from precision_operator.core.restart.rounds import Sight
 from precision_operator.core.restart.suspensions import ABANDONED_SECONDS, REPEATED_SECONDS, Suspensions
+from precision_operator.core.sight import Sight
 from tests.support.fleets import condition, emergency, until
 from tests.support.views import pod, workload
 

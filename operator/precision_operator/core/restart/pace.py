@@ -4,6 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+CHECKPOINT_SECONDS = 30.0
+"""How long a pod that is to be taken away is waited for to save a checkpoint, where nothing says otherwise."""
+
 KEPT_RESTARTS = 20
 """Measured restarts that the state keeps."""
 
@@ -35,7 +38,7 @@ class Pace:
     """What is rolled back asks the PodDisruptionBudgets too, as everything else does; else its pods are deleted."""
     brings_changes_in: bool = False
     """What is urgent is restarted though its pods come back from a changed template."""
-    checkpoint_seconds: float = 30.0
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
     """How long a pod of what is rolled back is waited for to save a checkpoint."""
     leaving_seconds: float | None = None
     """How long a terminating pod may take, where that is less than its own grace; None: its grace counts."""
@@ -51,6 +54,10 @@ class Pace:
     def long_seconds(self) -> float:
         """What nine of ten restarts do not exceed."""
         return quantile(self.restart_seconds, 0.9) if self.restart_seconds else self.expected_seconds
+
+    def patience_seconds(self, *, rollback: bool) -> float:
+        """How long a pod is waited for to save a checkpoint."""
+        return self.checkpoint_seconds if rollback else CHECKPOINT_SECONDS
 
     def pods_at_once(self, pods: int) -> int:
         """How many of so many pods have to be on their way at once for all to be back in time."""
