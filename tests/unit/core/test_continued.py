@@ -28,7 +28,8 @@ def test_an_abort_before_the_next_rollout_enforces_the_fallback_again() -> None:
     world = held()
     world.delete_policy()
     world.run(3)
-    assert world.state.fallback is None, "what is held is listed, and nothing else is enforced"
+    reduced = world.state
+    assert reduced.fallback is None, "what is held is listed, and nothing else is enforced"
     world.recreate_policy(policy(uid="another", **FAST))
     world.run(3)
     answer(world, "abort")
