@@ -69,7 +69,7 @@ class PodView:
     started_mode: Mode | None = Mode.FP32
     """What the environment made it start in (literal value, or its annotations).
 
-    None: not known from here, for the value is a reference; ``look`` puts what the process reports in its place.
+    None: not known from here, for the value is a reference; ``derive_facts`` puts what the process reports there.
     """
     index: int = -1
     """That its StatefulSet or its Indexed Job gave it; -1: it has none."""
