@@ -381,3 +381,15 @@ def test_a_generation_that_no_assignment_has_is_none_and_all_else_of_its_pod_is_
     change(world, "hot-0", pods=(replace(one, request=request_of_its_own, admitted=admitted),))
     (believed,) = next(w for w in facts(world).workloads if w.name == "hot-0").pods
     assert (believed.request, believed.admitted) == (request_of_its_own, admitted[:1])
+
+
+@pytest.mark.parametrize(("unobservable", "mode"), [(set(), Mode.FP16), ({"hot-0"}, None)], ids=["reported", "silent"])
+def test_a_pod_of_which_only_a_reference_says_its_start_has_started_in_what_its_process_reports(
+    unobservable: set[str], mode: Mode | None
+) -> None:
+    world = promoted()
+    (one,) = world.workloads["hot-0"].pods
+    change(world, "hot-0", pods=(replace(one, started_mode=None),))
+    world.unobservable = unobservable
+    (believed,) = next(w for w in facts(world).workloads if w.name == "hot-0").pods
+    assert believed.started_mode is mode
