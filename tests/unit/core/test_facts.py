@@ -136,10 +136,11 @@ def test_of_a_workload_without_a_pod_nothing_is_judged() -> None:
     assert key("hot-0") not in facts(world).verdict_of
 
 
-def test_a_workload_is_not_judged_in_a_mode_that_only_some_of_its_pods_were_asked_for() -> None:
+@pytest.mark.parametrize("crashing", [False, True])
+def test_a_workload_is_not_judged_in_a_mode_that_only_some_of_its_pods_were_asked_for(*, crashing: bool) -> None:
     world = promoted()
     (asked,) = world.workloads["hot-0"].pods
-    change(world, "hot-0", pods=(asked, replace(asked, name="new", uid="new", request=None)))
+    change(world, "hot-0", pods=(asked, replace(asked, name="new", uid="new", request=None, crashing=crashing)))
     assert key("hot-0") not in facts(world).verdict_of
 
 
