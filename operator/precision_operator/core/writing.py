@@ -60,7 +60,8 @@ def _as_assigned(fleet: Fleet, desired: Desired) -> Desired:
         moved = frozenset(pod.uid for pod in fleet.part(desired.workload).pods)
         delivery = desired.delivery if desired.workload.key in fleet.by_index else Delivery.HOT
         return replace(desired, delivery=delivery, pods=moved, rest=fleet.fallback)
-    return replace(desired, mode=state.assigned(desired.workload.key) or desired.mode)
+    mode = state.assigned(desired.workload.key) or desired.mode
+    return desired if mode is desired.mode else replace(desired, mode=mode)
 
 
 def _planned(facts: Facts, outcome: Outcome, going_on: Mapping[str, Restart]) -> Plan:
