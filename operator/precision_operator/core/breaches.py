@@ -1,6 +1,7 @@
 """The breaches that call for an answer: confirmed, seen now, and maybe the precision's fault."""
 
 from precision_operator.api.modes import Mode
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Failing
 from precision_operator.core.cohorts.shares import at_least
@@ -41,7 +42,7 @@ def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
     Only signals that FP32 workloads have too can tell: where they breach on the FP32 cohort in the same share that makes a
     fleet emergency, changing precision would not help.
     """
-    if facts.evaluation is None:
+    if not SIGNALS[signal].of_fp32 or facts.evaluation is None:
         return None
     # What was moved by us and is back in FP32 proves nothing: its metrics still show what the precision did to it.
     others = [w for w in facts.fleet.unmoved if trains_in(w, facts.evaluation.pods, Mode.FP32)]

@@ -74,11 +74,16 @@ def _resolved(observation: Observation, generation: int) -> Observation:
     """
     seen = pods_seen(observation.evaluation)
     limit = max(generation, MAX_POD_GENERATION)
-    pods = (pod for workload in observation.workloads for pod in workload.pods)
-    if all(pod.started_mode is not None and pod.generation <= limit for pod in pods):
+
+    def is_resolved(pod: PodView) -> bool:
+        return pod.started_mode is not None and pod.generation <= limit
+
+    if all(is_resolved(pod) for workload in observation.workloads for pod in workload.pods):
         return observation
 
     def resolved(pod: PodView) -> PodView:
+        if is_resolved(pod):
+            return pod
         signals = seen.get(pod.name)
         request = pod.request if pod.request is not None and pod.request.generation <= limit else None
         admitted = tuple(given for given in pod.admitted if given[1] <= limit)

@@ -169,6 +169,13 @@ def test_others_that_train_in_the_target_are_no_evidence_that_a_fault_is_not_the
     assert world.state.phase is Phase.ROLLING_BACK
 
 
+def test_a_fault_that_fp32_cannot_have_is_the_precisions_whatever_share_of_the_others_would_count() -> None:
+    world = one_step(rollback={"fleetMinimum": 0})  # as it may stand in the record of another version
+    world.bad = {canary(world): OVERFLOWS}
+    world.step(10.0)
+    assert world.state.phase is Phase.ROLLING_BACK
+
+
 @pytest.mark.parametrize(
     ("weight", "total", "size"), [(10, 0, 0), (10, 5, 1), (10, 19, 1), (10, 20, 2), (99, 3, 2), (100, 3, 3)]
 )
