@@ -121,15 +121,18 @@ def _encoded_values(text: str) -> Iterator[tuple[int, int]]:
 
 def _values(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
     """From where to where a credential stands behind a name of the pattern."""
-    at = 0
+    at = read = 0
     while found := pattern.search(text, at):
+        if found.start("key") < read:
+            at = read  # it stands within a value that was looked at already
+            continue
         at = found.end()
         kind = kind_of(found["key"])
         if kind is None:
             continue
         before = text[max(0, found.start("key") - 2) : found.start("key")]
         start, end, quoted = _value(text, at, header=kind is Kind.HEADER)
-        at = end  # a name that begins within the value is none
+        read = end
         how = found.groupdict()
         flag = before.endswith("-") and not before[0].isalnum()
         if how.get("tag") and not before.endswith("<"):

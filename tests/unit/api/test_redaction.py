@@ -60,13 +60,15 @@ def test_masking_twice_is_masking_once_in_any_mixture(parts: list[str]) -> None:
 
 
 PIECES = (
-    *("?key=", "&code=", "password=", "-password ", "token: ", "Bearer ", "secret", "%3D", "%22"),
-    *("a" * 20, "a" * 80, "b2" * 9, "9", "***", "/", "<", "?", "&", "=", ":", ",", '"', "'", "-", " ", "\n"),
+    *("name: API_TOKEN ", "name:", "value: ", "password=", "-password ", "token: ", "Bearer ", "secret"),
+    *("?key=", "&code=", "%3D", "%22", "a" * 20, "a" * 80, "b2" * 9, "9", "***"),
+    *("/", "<", "?", "&", "=", ":", ",", '"', "'", "-", " ", "\n"),
 )
 
 
 @example(f"?key={'a' * 17}</?key={'a' * 74}<9")
 @example("-password secret password=9")
+@example("name: DB_PASSWORD value: name: API_TOKEN value: abc123def")
 @settings(max_examples=50)
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
 def test_masking_twice_is_masking_once_whatever_names_and_values_touch(text: str) -> None:
@@ -76,6 +78,10 @@ def test_masking_twice_is_masking_once_whatever_names_and_values_touch(text: str
 @pytest.mark.parametrize("before", ["--password secret", "password: secret", "password = private"])
 def test_a_credential_is_masked_behind_a_value_that_could_begin_its_name(before: str) -> None:
     assert "hunter2" not in redact(f"{before} password=hunter2")
+
+
+def test_a_credential_is_masked_behind_an_entry_without_a_value() -> None:
+    assert "abc123def" not in redact("name: DB_PASSWORD value: name: API_TOKEN value: abc123def")
 
 
 def test_a_digit_behind_a_value_makes_it_no_key() -> None:
