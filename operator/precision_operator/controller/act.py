@@ -18,7 +18,7 @@ from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.halt import Halt
 from precision_operator.controller.refusals import Refusals
-from precision_operator.controller.sending import Sender, Turn
+from precision_operator.controller.sending import Sender, WritingPass
 from precision_operator.controller.writes import Write, named
 from precision_operator.core.actions import Action, DeletePod, EvictPod, Notify, RequestPod, ResumeJob, SuspendJob
 from precision_operator.core.model import RefusedWrite
@@ -125,20 +125,20 @@ class Actor:
         actions = list(actions)
         wanted = [action for action in actions if isinstance(action, Write)]
         urgent = state.rolled_back(action.workload.key for action in wanted) if emergency else frozenset[str]()
-        turn = Turn(policy, urgent, holds, current, until)
-        work = self._carry_out(turn, state, wanted)
+        writing = WritingPass(policy, urgent, holds, current, until)
+        work = self._carry_out(writing, state, wanted)
         try:
             await (work if emergency else within(self._clock, until - self._clock.monotonic(), work))
         except TimeoutError:
-            turn.again = True  # each write is conditional, so one that is cut off may be sent again
+            writing.again = True  # each write is conditional, so one that is cut off may be sent again
         if holds():
             self._events.announce(policy, [action for action in actions if isinstance(action, Notify)])
-        return Acted(tuple(turn.failures), turn.again)
+        return Acted(tuple(writing.failures), writing.again)
 
-    async def _carry_out(self, turn: Turn, state: State, wanted: Sequence[Write]) -> None:
-        key = turn.key
+    async def _carry_out(self, writing: WritingPass, state: State, wanted: Sequence[Write]) -> None:
+        key = writing.key
         self._forget_unwanted(key, state, wanted)
-        writes = await self._fenced(turn, [a for a in wanted if self._expectations.fresh(a)], WRITING)
+        writes = await self._fenced(writing, [a for a in wanted if self._expectations.fresh(a)], WRITING)
         resumes = [action for action in writes if isinstance(action, ResumeJob)]
         first: list[Write] = [action for action in writes if isinstance(action, RequestPod)]
         if not state.enforce or self._enforcement.confirmed(key, state.generation):
@@ -146,30 +146,30 @@ class Actor:
         taken: list[Write] = [a for a in writes if not isinstance(a, RequestPod | ResumeJob)]
         if not any(map(asks_budgets, taken)):
             self._disruptions.end(key)
-        turn.batches = sum(map(bool, (first, resumes, taken)))
-        await self._sender.send_all(turn, first)
+        writing.batches = sum(map(bool, (first, resumes, taken)))
+        await self._sender.send_all(writing, first)
         asks = resumes or taken or not self._enforcement.settled(key, state.generation)
-        if state.enforce and asks and await self._enforcement.confirm(key, state, deleted=turn.policy.deleted):
-            turn.again = True
-        await self._sender.send_all(turn, self._admitted(turn, state, RESUMING, resumes))
+        if state.enforce and asks and await self._enforcement.confirm(key, state, deleted=writing.policy.deleted):
+            writing.again = True
+        await self._sender.send_all(writing, self._admitted(writing, state, RESUMING, resumes))
         # Their trials may hang, and nothing above needs them.
-        taken = await self._fenced(turn, taken, EVICTING, SUSPENDING)
-        admitted = self._admitted(turn, state, TAKING, taken)
+        taken = await self._fenced(writing, taken, EVICTING, SUSPENDING)
+        admitted = self._admitted(writing, state, TAKING, taken)
         asking = [action for action in admitted if asks_budgets(action)]
         others = [action for action in admitted if not asks_budgets(action)]
-        turn.batches = sum(map(bool, (others, asking)))
-        await self._sender.send_all(turn, others)
+        writing.batches = sum(map(bool, (others, asking)))
+        await self._sender.send_all(writing, others)
         if asking:
-            await self._together(turn, asking)
+            await self._together(writing, asking)
 
-    async def _fenced(self, turn: Turn, writes: list[Write], *kinds: str) -> list[Write]:
+    async def _fenced(self, writing: WritingPass, writes: list[Write], *kinds: str) -> list[Write]:
         """Without those of these kinds that nothing holds to what is needed, which shows."""
         for what in kinds:
             tried = [a for a in writes if _KIND.get(type(a)) == what]
             if tried and (unfenced := await self._unfenced(what, tried)) is not None:
                 short = str(unfenced)[:REASON_CHARACTERS]
-                self._refusals.remember(turn.key, f"any {what}", unfenced.reason, detail=short)
-                turn.failures.append(unfenced)
+                self._refusals.remember(writing.key, f"any {what}", unfenced.reason, detail=short)
+                writing.failures.append(unfenced)
                 writes = [a for a in writes if _KIND.get(type(a)) != what]
         return writes
 
@@ -189,24 +189,24 @@ class Actor:
         if all(isinstance(action, RequestPod | ResumeJob) for action in _of_emergency(state, wanted)):
             self._waiting.pop((key, TAKING), None)
 
-    def _admitted(self, turn: Turn, state: State, what: str, writes: Sequence[Write]) -> Sequence[Write]:
+    def _admitted(self, writing: WritingPass, state: State, what: str, writes: Sequence[Write]) -> Sequence[Write]:
         """Those that wait for admission no longer: an emergency does not for ever, nor a suspended Job, and it says so."""
-        key = turn.key
+        key = writing.key
         if not writes:
             return []
         if self._enforcement.confirmed(key, state.generation):
             self._waiting.pop((key, what), None)
             return writes
         bounded = writes if what == RESUMING else _of_emergency(state, writes)
-        going = bounded if bounded and self._is_overdue(turn, what) else []
+        going = bounded if bounded and self._is_overdue(writing, what) else []
         if len(going) < len(writes):
             self._refusals.remember(key, what, NotConfirmed.reason)
-            turn.failures.append(NotConfirmed(f"{what} waits: {self._enforcement.admission(key).message}"))
+            writing.failures.append(NotConfirmed(f"{what} waits: {self._enforcement.admission(key).message}"))
         return going
 
-    def _is_overdue(self, turn: Turn, what: str) -> bool:
+    def _is_overdue(self, writing: WritingPass, what: str) -> bool:
         """Whether it has waited for admission long enough; then that is announced, once."""
-        key, now = turn.key, self._clock.monotonic()
+        key, now = writing.key, self._clock.monotonic()
         waiting = self._waiting.setdefault((key, what), _Waiting(now))
         if now - waiting.since < OVERDUE_SECONDS:
             return False
@@ -214,23 +214,23 @@ class Actor:
             waiting.announced = True
             admission = self._enforcement.admission(key)
             text = f"{what} goes on though admission is not confirmed ({admission.reason}): {admission.message}"
-            self._events.announce(turn.policy, [Notify(NotConfirmed.reason, text)])
+            self._events.announce(writing.policy, [Notify(NotConfirmed.reason, text)])
         return True
 
-    async def _together(self, turn: Turn, writes: Sequence[Write]) -> None:
+    async def _together(self, writing: WritingPass, writes: Sequence[Write]) -> None:
         """All of them, but for what would tear a process group apart, or take more than budgets allow together."""
-        key = turn.key
+        key = writing.key
         async with self._disruptions.alone(key.namespace):
             try:
                 kept = await self._disruptions.against(key, writes)
             except OperatorError as error:
-                turn.failures.append(error)
+                writing.failures.append(error)
                 return
             for write in writes:
                 if (against := kept.get(write.workload.key)) is not None:
                     self._refusals.remember(key, named(write), against.reason, detail=against.budget)
-            turn.failures += kept.values()
-            await self._sender.send_all(turn, [write for write in writes if write.workload.key not in kept])
+            writing.failures += kept.values()
+            await self._sender.send_all(writing, [write for write in writes if write.workload.key not in kept])
 
 
 def _of_emergency(state: State, writes: Sequence[Write]) -> Sequence[Write]:

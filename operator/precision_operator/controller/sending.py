@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Turn:
+class WritingPass:
     """One pass that writes: what its writes rest on, and how they went."""
 
     policy: Policy
@@ -80,36 +80,36 @@ class Sender:
         self._halt = halt
         self._clock = clock
 
-    async def send_all(self, turn: Turn, writes: Sequence[Write]) -> None:
+    async def send_all(self, writing: WritingPass, writes: Sequence[Write]) -> None:
         """One batch, within its share of the time that is left; what is of an emergency to its end."""
-        tasks = [asyncio.ensure_future(self._send(turn, write)) for write in writes]
+        tasks = [asyncio.ensure_future(self._send(writing, write)) for write in writes]
         if not tasks:
             return
-        urgent = [task for task, write in zip(tasks, writes, strict=True) if write.workload.key in turn.urgent]
+        urgent = [task for task, write in zip(tasks, writes, strict=True) if write.workload.key in writing.urgent]
         try:
             if urgent:
                 await asyncio.wait(urgent)
             if left := [task for task in tasks if not task.done()]:
-                share = (turn.until - self._clock.monotonic()) / max(turn.batches, 1)
+                share = (writing.until - self._clock.monotonic()) / max(writing.batches, 1)
                 await within(self._clock, share, asyncio.wait(left))
         except TimeoutError:
-            turn.again = True
+            writing.again = True
         finally:
-            turn.batches -= 1
+            writing.batches -= 1
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            turn.failures += [e for task in tasks if not task.cancelled() and (e := task.result()) is not None]
+            writing.failures += [e for task in tasks if not task.cancelled() and (e := task.result()) is not None]
 
-    async def _send(self, turn: Turn, write: Write) -> OperatorError | None:
-        key, what = turn.key, named(write)
+    async def _send(self, writing: WritingPass, write: Write) -> OperatorError | None:
+        key, what = writing.key, named(write)
         try:
-            if turn.leaves_out(write):
+            if writing.leaves_out(write):
                 return None
-            urgent = write.workload.key in turn.urgent or isinstance(write, ResumeJob)
+            urgent = write.workload.key in writing.urgent or isinstance(write, ResumeJob)
             async with self._limiter.slot(urgent, key.namespace) as slot:
-                self._may(turn, write, what)
-                if turn.leaves_out(write):  # it has waited for a slot
+                self._may(writing, write, what)
+                if writing.leaves_out(write):  # it has waited for a slot
                     slot.give_back()
                     return None
                 await send(self._api, write)
@@ -130,8 +130,8 @@ class Sender:
         self._refusals.accepted(key, what)
         return None
 
-    def _may(self, turn: Turn, write: Write, what: str) -> None:
-        if not turn.holds():
+    def _may(self, writing: WritingPass, write: Write, what: str) -> None:
+        if not writing.holds():
             raise LeaseLost(f"{what}: another replica may lead; nothing is written")
         # What we suspended is resumed all the same: a training run is not stopped by a switch that stops us.
         if (cause := self._halt.cause) is not None and not isinstance(write, ResumeJob):

@@ -12,8 +12,8 @@ from precision_operator.core.desired import Desired
 from precision_operator.core.leaving import begun, blocked
 from precision_operator.core.model import PodView, RestartBy, WorkloadView
 from precision_operator.core.progress import live_pods
-from precision_operator.core.restart.candidates import candidates
 from precision_operator.core.restart.pace import CHECKPOINT_SECONDS, SLOTS_LIMIT, Pace
+from precision_operator.core.restart.pods import pods_to_restart
 from precision_operator.core.restart.removal import Removal
 from precision_operator.core.sight import Sight
 
@@ -68,7 +68,7 @@ class Restarting:
         for desired in wanted:
             workload = desired.workload
             seen[workload.key] = desired
-            pods = candidates(desired, self.sight)
+            pods = pods_to_restart(desired, self.sight)
             if workload.key in self.recorded:
                 still_wanted.update({workload.uid: desired} if pods else {})
             elif workload.key in self.known and not (pods and self._overtaken(desired)):

@@ -8,7 +8,7 @@ from precision_operator.core.restart.pace import CHECKPOINT_SECONDS
 from precision_operator.core.sight import Sight
 
 
-def candidates(desired: Desired, sight: Sight) -> list[PodView]:
+def pods_to_restart(desired: Desired, sight: Sight) -> list[PodView]:
     """The pods of a workload that have to go."""
     pods = live_pods(desired.workload)
     if desired.delivery is Delivery.RESTART:
