@@ -27,11 +27,11 @@ from tests.support.cli import HELD, INCIDENT, NOW, PREFIX, Cli, stands
 
 
 def test_without_a_name_the_only_policy_is_meant(cli: Cli) -> None:
-    assert "there is none: choose another with -n" in cli("status", code=1)
+    assert "there is none; choose another with -n" in cli("status", code=1)
     cli.policy(stands(Phase.HEALTHY), name="a")
     assert "default/a" in cli("status")
     cli.policy(stands(Phase.HEALTHY), name="b")
-    assert "name the PrecisionPolicy that is meant: in namespace default, there are a, b" in cli("status", code=1)
+    assert "name the PrecisionPolicy that is meant; in namespace default there are a, b" in cli("status", code=1)
     assert "no PrecisionPolicy c in namespace default; there are a, b" in cli("status", "c", code=1)
 
 
@@ -204,6 +204,7 @@ def test_every_module_registers_a_verb_with_help(capsys: pytest.CaptureFixture[s
         (["incident", ""], ["export", "list", "show"]),
         (["incident", "list", ""], ["a", "b"]),
         (["incident", "show", ""], []),
+        (["incident", "-n", "list", ""], ["export", "list", "show"]),
         (["backtest", ""], []),  # a file
         (["status", "-n", "elsewhere", ""], []),
         (["status", "-n", ""], []),
@@ -306,12 +307,15 @@ def test_a_wide_status_that_is_watched_shows_every_condition(cli: Cli, monkeypat
 
 def test_a_namespace_without_policies_is_answered_with_a_line_for_the_same_cluster(cli: Cli) -> None:
     said = cli("status", "--context", "elsewhere", code=1)
-    assert "expected a PrecisionPolicy: in namespace default, there is none: choose another with -n, or see all" in said
-    assert "`kubectl precision get -A -n default --context elsewhere`" in said
+    assert (
+        "expected a PrecisionPolicy; in namespace default there is none; choose another with -n, or see all with"
+        in said
+    )
+    assert "`kubectl precision get -A --context elsewhere`" in said
 
 
 def test_help_says_what_each_output_is_for(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb, meant in (("get", "wide: a line a workload"), ("lint", "json: for programs")):
+    for verb, meant in (("get", "With -o wide a line a workload"), ("lint", "json: for programs")):
         with pytest.raises(SystemExit):
             main([verb, "--help"])
         assert meant in " ".join(capsys.readouterr().out.split())

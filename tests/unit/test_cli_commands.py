@@ -212,7 +212,7 @@ def test_a_command_as_json_carries_the_line_and_the_patch(cli: Cli) -> None:
     shown = cli.json("promote", "--dry-run")
     assert shown["patch"] == {"metadata": {"annotations": {f"{PREFIX}promote": "4"}}}
     assert shown["kubectl"].startswith("kubectl -n default annotate")
-    assert (shown["dryRun"], shown["transitionId"]) == (True, 4)
+    assert (shown["dryRun"], shown["transitionId"], shown["message"]) == (True, 4, None)
 
 
 def test_a_command_of_somebody_unknown_bears_nobodys_name(cli: Cli) -> None:

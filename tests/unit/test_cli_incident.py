@@ -27,6 +27,7 @@ def test_an_incident_of_unknown_age_is_listed_last_as_unknown(cli: Cli) -> None:
     [
         ([], "no PrecisionIncident in namespace default\n"),
         (["vision"], "no PrecisionIncident of policy vision in namespace default\n"),
+        (["[/odd]"], "no PrecisionIncident of policy [/odd] in namespace default\n"),
         (["-n", "elsewhere"], "no PrecisionIncident in namespace elsewhere\n"),
     ],
 )
@@ -42,5 +43,10 @@ def test_the_namespace_may_stand_before_its_verb(cli: Cli) -> None:
 def test_one_that_is_not_there_is_answered_with_the_newest_and_how_to_see_all(cli: Cli) -> None:
     incident(cli, "fleet-5")
     said = cli("incident", "show", "fleet-6", code=1)
-    assert "no PrecisionIncident fleet-6 in namespace default; the newest are: fleet-5; choose" in said
+    assert "no PrecisionIncident fleet-6 in namespace default; the newest are fleet-5; see all: " in said
     assert "`kubectl precision incident list -n default`" in said
+
+
+def test_one_that_is_asked_for_where_there_is_none_names_no_line_that_shows_nothing(cli: Cli) -> None:
+    said = cli("incident", "show", "fleet-6", code=1)
+    assert "no PrecisionIncident fleet-6 in namespace default; there is none; or choose another namespace" in said

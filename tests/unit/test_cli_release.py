@@ -164,7 +164,7 @@ def test_a_dry_run_of_uninstall_says_what_its_lines_would_remove(cli: Cli, capsy
     printed = capsys.readouterr()
     assert all(line.startswith("kubectl delete ") for line in printed.out.splitlines())
     assert "removes admission, the CRDs, policies (1), incidents (1); it ends what is held" in printed.err
-    assert "`kubectl precision holds -A -n default`" in printed.err
+    assert "`kubectl precision holds -A`" in printed.err
     assert cli.json("uninstall", "--dry-run")["dryRun"] is True
 
 

@@ -335,13 +335,20 @@ def test_for_programs_the_status_names_each_breach_with_its_workload(cli: Cli) -
     assert further["workload"] is None
 
 
-def test_a_rollback_that_was_made_faster_shows_when(cli: Cli) -> None:
-    faster = replace(INCIDENT, expedited_at=INCIDENT.detected_at + 30.0)
-    for incident, shown in ((INCIDENT, False), (faster, True)):
+def test_a_rollback_that_was_raised_shows_when(cli: Cli) -> None:
+    raised = replace(INCIDENT, expedited_at=INCIDENT.detected_at + 30.0)
+    for incident, shown in ((INCIDENT, False), (raised, True)):
         cli.policy(stands(Phase.HELD, HELD, incident=incident))
         assert ("expedited  +30.0 s" in cli("status", code=3)) is shown
-        assert ("it was made faster" in cli("history")) is shown
+        assert ("it was raised" in cli("history")) is shown
         assert bool(cli.json("status", code=3)["incident"]["expeditedAt"]) is shown
+
+
+def test_the_stages_of_a_rollback_stand_as_they_came(cli: Cli) -> None:
+    raised = replace(INCIDENT, expedited_at=INCIDENT.detected_at + 2.5)  # the last pod was asked at 2 s
+    cli.policy(stands(Phase.HELD, HELD, incident=raised))
+    shown = cli("status", code=3)
+    assert shown.index("lastPatch") < shown.index("expedited") < shown.index("lastAck") < shown.index("recovered")
 
 
 def test_status_shows_recovery_and_the_checklists_counts(cli: Cli) -> None:

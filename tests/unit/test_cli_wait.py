@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
 from precision_operator.api.conditions import Condition
-from precision_operator.api.state import Phase
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity
+from precision_operator.api.state import Failing, Phase
 from precision_operator.errors import KubeError, TooManyRequests, Unavailable
 from precision_operator.kube.port import JsonObject
-from tests.support.cli import HELD, NO_DIFFERENCE, NOW, PARTLY, PREFIX, WAITING, Cli, Json, Stands, stands
+from tests.support.cli import HELD, NO_DIFFERENCE, NOW, PARTLY, PREFIX, WAITING, A, Cli, Json, Stands, stands
 
 
 def stalled(found: Stands, reason: str) -> Stands:
@@ -45,8 +48,16 @@ def test_an_api_server_that_is_away_or_busy_is_asked_again(cli: Cli, error: Kube
     assert "default/fleet is Healthy" in cli("wait", "fleet", "--for=healthy")
 
 
+def test_a_phase_that_is_reached_just_before_the_timeout_is_seen(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precision_operator.cli.wait.PAUSE_SECONDS", 60.0)
+    cli.policy(stands(Phase.PROGRESSING))
+    cli.fake.while_watched = lambda: cli.policy(stands(Phase.HEALTHY))
+    assert "default/fleet is Healthy" in cli("wait", "--for=Healthy", "--timeout=200ms")
+
+
 def test_a_read_that_is_put_off_does_not_outlast_the_timeout(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("precision_operator.cli.wait.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("precision_operator.cli.wait.LAST_LOOK_SECONDS", 0.1)
     cli.policy(stands(Phase.PROGRESSING))
 
     async def put_off(*_: object) -> JsonObject:
@@ -111,6 +122,18 @@ def test_a_watch_ends_where_a_rollout_or_a_rollback_ends(cli: Cli, phase: Phase,
     cli.fake.while_watched = lambda: cli.policy(stands(phase))
     documents = cli("status", "-w", "-o", "json", code=code).splitlines()
     assert [json.loads(document)["phase"] for document in documents] == ["RollingBack", phase]
+
+
+def test_a_watch_in_a_pipe_prints_no_line_twice(cli: Cli) -> None:
+    breach = Failing(A, Signal.OVERFLOW, Severity.P1, NOW, measured="0.41")
+    cli.policy(stands(Phase.PROGRESSING, failing=(breach,)))
+
+    def change() -> None:
+        cli.policy(stands(Phase.PROGRESSING, failing=(replace(breach, measured="0.47"),)))
+        cli.fake.while_watched = lambda: cli.policy(stands(Phase.HEALTHY))
+
+    cli.fake.while_watched = change
+    assert len(cli("status", "-w").splitlines()) == 2
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,11 @@ def run(arguments: argparse.Namespace, verbs: Mapping[str, argparse.ArgumentPars
     asked = before[-1] if before else ""
     path: list[str] = []
     parser: argparse.ArgumentParser | None = None
-    for word in before:
-        if word in verbs:
+    rest = iter(before)
+    for word in rest:
+        if word in TAKE_A_VALUE:
+            next(rest, None)
+        elif word in verbs:
             path.append(word)
             parser, verbs = verbs[word], _verbs_of(verbs[word])
     found: list[str] = []

@@ -13,7 +13,7 @@ OUTPUTS: Mapping[str, str] = {"text": "for people (default)", "json": "for progr
 LISTED_OUTPUTS: Mapping[str, str] = {
     **OUTPUTS,
     "yaml": "the same as json",
-    "wide": "a line a workload, or every condition",
+    "wide": "in more detail",
     "name": "for kubectl",
 }
 """Of the verbs that show what there is."""

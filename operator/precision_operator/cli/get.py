@@ -27,7 +27,8 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
         help="the tree of a fleet: policy, cohorts, workloads, pods",
         description="Show each policy with its cohorts, workloads and pods: the mode that each is assigned, whether its "
         "processes have acknowledged it, generations, breaches, and what keeps one from being where it should be. With "
-        "--prometheus also what each process reports now: mode, generation, signals, and how old that is.",
+        "--prometheus also what each process reports now: mode, generation, signals, and how old that is. With -o wide a "
+        "line a workload.",
     )
     add_flags(verb)
     verb.set_defaults(run=_get)

@@ -18,7 +18,7 @@ from precision_operator.kube.port import INCIDENTS
 _STAGES = {
     "detectedAt": "the breach was detected",
     "decidedAt": "the rollback was decided",
-    "expeditedAt": "it was made faster, or went on from its canary to the rest",
+    "expeditedAt": "it was raised, or went on from its canary to the rest",
     "lastPatchAt": "the last pod had been requested, or deleted",
     "lastAckAt": "the last workload had acknowledged",
     "recoveredAt": "training ended well again",

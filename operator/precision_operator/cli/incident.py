@@ -53,10 +53,12 @@ async def find(session: Session, name: str) -> JsonObject:
         named = [body for body in found if mapping(body.get("report")).get("id") == name]
         if named:
             return max(named, key=_decided_at)
-        newest = ", ".join(_name(body) for body in sorted(found, key=_decided_at, reverse=True)[:5]) or "none"
+        newest = ", ".join(_name(body) for body in sorted(found, key=_decided_at, reverse=True)[:5])
+        there = (
+            f"the newest are {newest}; see all: `{session.plugin('incident', 'list')}`" if found else "there is none"
+        )
         raise CommandRefused(
-            f"no PrecisionIncident {name} in namespace {session.namespace}; the newest are: {newest}; "
-            f"choose another namespace with -n, or see all: `{session.plugin('incident', 'list')}`"
+            f"no PrecisionIncident {name} in namespace {session.namespace}; {there}; or choose another namespace with -n"
         ) from None
 
 
@@ -72,7 +74,7 @@ async def _list(session: Session, arguments: argparse.Namespace) -> int:
         cells = [row[key] for key in ("name", "policy", "severity", "scope", "phase", "reason")]
         rows.add_row(*map(said, cells), age(parse_time(row["decidedAt"])))
     of_policy = f" of policy {arguments.policy}" if arguments.policy else ""
-    console().print(rows if wanted else f"no PrecisionIncident{of_policy} in namespace {session.namespace}")
+    console().print(rows if wanted else said(f"no PrecisionIncident{of_policy} in namespace {session.namespace}"))
     return 0
 
 

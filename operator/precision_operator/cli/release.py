@@ -177,7 +177,7 @@ async def _uninstall(session: Session, arguments: argparse.Namespace) -> int:
     what = f"admission, the CRDs, policies ({len(targets)}), incidents{'' if incidents is None else f' ({incidents})'}"
     if arguments.output != "json":
         if arguments.dry_run:
-            ends = f"; it ends what is held: `{session.plugin('holds', '-A')}`" if held else ""
+            ends = f"; it ends what is held: `{session.plugin('holds', everywhere=True)}`" if held else ""
             sys.stderr.write(f"note: this removes {what}{ends}\n")
             sys.stdout.write("".join(f"{line}\n" for line in lines))
         else:

@@ -96,13 +96,13 @@ class Session:
             return _target(body, record)
         found = await self.policies()
         if len(found) != 1:
-            wanted = "name the PrecisionPolicy that is meant:" if found else "expected a PrecisionPolicy:"
-            raise CommandRefused(f"{wanted} in namespace {self.namespace}, {self._choice(found)}")
+            wanted = "name the PrecisionPolicy that is meant" if found else "expected a PrecisionPolicy"
+            raise CommandRefused(f"{wanted}; in namespace {self.namespace} {self._choice(found)}")
         return found[0]
 
     def _choice(self, found: Sequence[Target]) -> str:
         if not found:
-            return f"there is none: choose another with -n, or see all with `{self.plugin('get', '-A')}`"
+            return f"there is none; choose another with -n, or see all with `{self.plugin('get', everywhere=True)}`"
         return f"there are {', '.join(target.policy.name for target in found)}"
 
     async def _listed(self, resource: Resource, where: str, *, installed: bool) -> Sequence[JsonObject]:
@@ -127,9 +127,10 @@ class Session:
         """The same for what has no namespace."""
         return shlex.join(("kubectl", *self.flags, *words))
 
-    def plugin(self, *words: str, namespace: str = "") -> str:
-        """A line for a verb of ours; ``namespace``: another than the one that is meant."""
-        return shlex.join(("kubectl", "precision", *words, "-n", namespace or self.namespace, *self.flags))
+    def plugin(self, *words: str, namespace: str = "", everywhere: bool = False) -> str:
+        """A line for a verb of ours; ``namespace``: another than the one that is meant; ``everywhere``: of all of them."""
+        where = ("-A",) if everywhere else ("-n", namespace or self.namespace)
+        return shlex.join(("kubectl", "precision", *words, *where, *self.flags))
 
 
 def _key(body: JsonObject) -> tuple[str, str]:

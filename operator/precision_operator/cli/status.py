@@ -52,7 +52,7 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
         parents=[connection_flags(LISTED_OUTPUTS)],
         help="where the rollout stands; --watch follows it",
         description="Show phase, step, what it waits for, and the newest rollback with its deadline. Exits with 3 while the "
-        "fleet, or a part of it, is or is being rolled back. Scripts use `wait`.",
+        "fleet, or a part of it, is or is being rolled back. With -o wide every condition. Scripts use `wait`.",
     )
     verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
     verb.add_argument(
@@ -98,12 +98,12 @@ async def _watch(session: Session, arguments: argparse.Namespace) -> int:
     written: object = None
     with live:
         async for target in as_it_changes(session, target, seconds=math.inf):  # noqa: B020 - the newest is shown
-            found = summary(target)
-            if as_document and found != written:
-                write_document(found, arguments.output)
-            elif found != written and not out.is_terminal:
-                out.print(_line(target), soft_wrap=True)
-            written = found
+            if as_document and (document := summary(target)) != written:
+                write_document(document, arguments.output)
+                written = document
+            elif not (as_document or out.is_terminal) and (line := _line(target)) != written:
+                out.print(Text.assemble(time.strftime("%H:%M:%S "), line), soft_wrap=True)
+                written = line
             if settled(target) and (target.status.phase in TERMINAL or _left_to_people(target)):
                 break
     return exit_code(target)
@@ -123,9 +123,8 @@ def _left_to_people(target: Target) -> bool:
 
 def _line(target: Target) -> Text:
     status = target.status
-    stamp = time.strftime("%H:%M:%S")
     return Text.assemble(
-        f"{stamp} {target.where} ",
+        f"{target.where} ",
         phase_text(status.phase, target.policy.spec),
         f" {status.step or '-'} {placed(status)} {status.moved}/{status.total} {status.reason}: ",
         said(status.message),

@@ -1,5 +1,6 @@
 """A policy's status and its assignment in few words, for people and for programs."""
 
+import math
 import time
 
 from precision_operator.api.codec import encode, entries
@@ -55,7 +56,7 @@ def summary(target: Target) -> dict[str, object]:
         "suspendBy": policy.annotations.get(SUSPEND_BY),
         "target": policy.spec.target,
         "enforce": state.enforce,
-        "breaches": [{"workload": failing.key or None, **breach_json(failing)} for failing in state.failing],
+        "breaches": breaches(state),
         "held": [{"workload": h.key, "reason": h.reason, "since": format_time(h.since)} for h in state.held],
         "restarts": [
             {"workload": key, "round": restart.rounds, "since": format_time(restart.since)}
@@ -98,6 +99,11 @@ def whose(failing: Failing) -> str:
     return shown(failing.key) if failing.key else "further workloads"
 
 
+def breaches(state: State) -> list[dict[str, object]]:
+    """The breaches that stand, for programs; without a workload: further ones, of which each is not recorded."""
+    return [{"workload": failing.key or None, **breach_json(failing)} for failing in state.failing]
+
+
 def breach_json(failing: Failing) -> dict[str, object]:
     """A breach that stands, for programs."""
     since = format_time(failing.since)
@@ -129,13 +135,14 @@ def under_way(state: State, key: str) -> str:
 
 
 def stages(incident: Incident) -> tuple[tuple[str, float | None], ...]:
-    """The stages of a rollback in their order; None: not yet. Few are raised, or go on from a canary."""
-    expedited = () if incident.expedited_at is None else (("expeditedAt", incident.expedited_at),)
-    return (
+    """The stages of a rollback as they came, then those that have not (None); ``expeditedAt`` only where it came."""
+    found = (
         ("detectedAt", incident.detected_at),
         ("decidedAt", incident.decided_at),
-        *expedited,
         ("lastPatchAt", incident.last_patch_at),
         ("lastAckAt", incident.last_ack_at),
         ("recoveredAt", incident.recovered_at),
     )
+    if incident.expedited_at is not None:
+        found = (*found, ("expeditedAt", incident.expedited_at))
+    return tuple(sorted(found, key=lambda stage: math.inf if stage[1] is None else stage[1]))

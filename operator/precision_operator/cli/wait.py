@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from precision_operator.api.commands import Command, acknowledged, answered
 from precision_operator.api.conditions import if_true
@@ -22,6 +23,8 @@ REREAD_SECONDS = 10.0
 """Without a change of the policy: its assignment has one now and then that the status does not show."""
 PAUSE_SECONDS = 0.5
 """Between two reads, however often it changes; and before an API server that is away is asked again."""
+LAST_LOOK_SECONDS = 1.0
+"""How long the policy is waited for once the time is over."""
 
 _ONLY_A_PERSON_LEAVES = frozenset({Phase.PAUSED, Phase.DEGRADED, Phase.HELD})
 
@@ -33,8 +36,8 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
         parents=[common],
         help="until the fleet is Healthy or Held",
         description="Wait by watch until the fleet is in a phase. Exits with 0 once it is, with 1 after --timeout, and with "
-        "3 as soon as only a person can bring it there: for Healthy, once it is Held, Degraded or Stalled, awaits approval, "
-        "is paused, or only observes.",
+        "3 as soon as only a person can bring it there: for both, once it is paused or only observes; for Healthy also once "
+        "it is Held, Degraded or Stalled, or awaits approval.",
     )
     verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
     verb.add_argument(
@@ -91,13 +94,18 @@ async def _wait(session: Session, arguments: argparse.Namespace) -> int:
 async def as_it_changes(session: Session, target: Target, *, seconds: float) -> AsyncIterator[Target]:
     """The policy as it stands, and again whenever it may have changed, for these seconds: also while reads are put off."""
     until = asyncio.get_running_loop().time() + seconds
+    late = False
     while True:
         yield target
+        if late:
+            return
         try:
             async with asyncio.timeout_at(until):
                 target = await _again(session, target)
-        except TimeoutError:
-            return
+        except TimeoutError:  # as it is by now: it may have changed while we paused, or unseen by the watch
+            late = True
+            with suppress(TimeoutError, Unavailable, TooManyRequests):
+                target = await asyncio.wait_for(session.policy(target.policy.name), LAST_LOOK_SECONDS)
 
 
 async def _again(session: Session, target: Target) -> Target:

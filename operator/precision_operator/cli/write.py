@@ -129,7 +129,8 @@ async def carry_out(session: Session, target: Target, plan: Planned | Already, a
     if not arguments.dry_run:
         await send(session, target, write)
     if arguments.output == "json":
-        write_json(_json(target, arguments, message=plan.done, patch=write.patch(), kubectl=line))
+        done = None if arguments.dry_run else plan.done
+        write_json(_json(target, arguments, message=done, patch=write.patch(), kubectl=line))
     elif arguments.dry_run:
         sys.stdout.write(f"{line}\n")
     else:
@@ -183,7 +184,7 @@ def _nothing_to_do(target: Target, *, arguments: argparse.Namespace, why: str) -
 
 
 def _json(
-    target: Target, arguments: argparse.Namespace, *, message: str, patch: JsonObject, kubectl: str | None
+    target: Target, arguments: argparse.Namespace, *, message: str | None, patch: JsonObject, kubectl: str | None
 ) -> dict[str, object]:
     policy = {"policy": target.policy.name, "namespace": target.policy.namespace}
     written = {"patch": patch, "kubectl": kubectl, "dryRun": bool(arguments.dry_run)}

@@ -9,7 +9,7 @@ from precision_operator.api.state import Phase
 from precision_operator.cli.fleet import CohortLine, FleetView, WorkloadLine
 from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES
 from precision_operator.cli.session import Target
-from precision_operator.cli.summary import breach_json, placed, summary, whose
+from precision_operator.cli.summary import breaches, placed, summary, whose
 
 Json = dict[str, object]
 
@@ -28,7 +28,7 @@ class CellVerdict(StrEnum):
 
 
 def policy_row(target: Target, buttons: list[Json], prerequisites: list[Json]) -> Json:
-    """A policy: what ``status -o json`` gives, and what may be commanded."""
+    """A policy: what ``status -o json`` gives, its breaches also in words, and what may be commanded."""
     state, phase = target.state, target.status.phase
     meaning = BY_CANARY if state.by_canary else PHASES[phase]
     if target.policy.deleted and phase is Phase.HELD:
@@ -38,7 +38,9 @@ def policy_row(target: Target, buttons: list[Json], prerequisites: list[Json]) -
         "meaning": meaning,
         "placed": placed(target.status),
         "stages": [stage.weight for stage in target.policy.spec.stages],
-        "breaches": [{"workload": whose(failing), **breach_json(failing)} for failing in state.failing],
+        "breaches": [
+            {**breach, "whose": whose(failing)} for breach, failing in zip(breaches(state), state.failing, strict=True)
+        ],
         "buttons": buttons,
         "prerequisites": prerequisites,
     }

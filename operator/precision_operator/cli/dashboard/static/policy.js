@@ -71,7 +71,7 @@ function head(key, row, why, press) {
       fact("waits for", waits), fact("generation", `${row.generation}, transition ${row.transitionId}`),
       fact("rollback", row.incident ? rollback(row) : "")),
     row.breaches.length || row.attention.length ? el("ul", { class: "attention", "aria-label": "To look at" },
-      row.breaches.map((b) => el("li", {}, el("b", {}, `${b.severity} ${b.signal}`), ` ${b.measured} in ${b.workload} for `, ago(b.since))),
+      row.breaches.map((b) => el("li", {}, el("b", {}, `${b.severity} ${b.signal}`), ` ${b.measured} in ${b.whose} for `, ago(b.since))),
       row.attention.map((a) => el("li", {}, el("b", {}, `${a.condition} ${a.reason}`), a.message ? `: ${a.message}` : ""))) : null,
     el("div", { class: "commands", role: "group", "aria-label": "Commands" }, row.buttons.map((button) => el("button", {
       type: "button", id: `command-${button.verb}`, class: button.verb === "emergency" ? "danger" : "", "data-verb": button.verb,
