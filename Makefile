@@ -50,7 +50,7 @@ faults: setup ## Harm the operator's writes, try odd policies, soak the full clu
 model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants drawn by SEED; writes build/model.json
 	@$(PYTHON) -m lab.model all $(if $(SEED),--seed $(SEED))
 
-test: setup ## The tests of chart, control plane and full cluster; beside them check and the trainer's; from a bare machine too
+test: setup ## The tests of chart, control plane and full cluster; beside them check, images and the trainer's; from a bare machine too
 	@$(PYTHON) -m lab.suite test
 
 test-all: setup ## test, and the tests that take long (faults, benchmarks, an older minor of Kubernetes, cert-manager)

@@ -4,7 +4,7 @@ All stages run even if one fails, so that one run tells all; none does on a mach
 started, it removes, also when it is interrupted.
 
 Tests of clusters wait for clocks and for other programs half of the time. What only computes runs beside them, at low
-priority (`beside`), and its output follows when both are through.
+priority (`beside`), images are built there too, and its output follows when both are through.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TRAINER_WORKERS = 2
 NICE = 10
 """Of what runs beside tests of clusters. Each program of a cluster is a scheduling group of its own: these are many.
 
-At 5 they took a fifth longer; at 10 what runs beside still ends before they do.
+At 5 the tests of clusters took a fifth longer; at 10 what runs beside still ends before they do.
 """
 
 BY_FILE = ("--dist", "loadfile")
@@ -202,7 +202,9 @@ def _beside(suite: Suite) -> Iterator[None]:
         path.unlink(missing_ok=True)
     try:
         program.start()
-        say(f"beside the following: style, types, unit tests, trainer; see {program.log.relative_to(paths.ROOT)}")
+        say(
+            f"beside the following: style, types, unit tests, images, trainer; see {program.log.relative_to(paths.ROOT)}"
+        )
         yield
         if program.running():
             say("waiting for what runs beside …")

@@ -111,7 +111,7 @@ class Ours:
 
     @property
     def looked(self) -> bool:
-        """The sentinel measured gradients of activations, or computed a step once more."""
+        """The sentinel measured activation gradients, or computed a step once more."""
         measurements = self.trainer.sentinel.measurements if self.trainer.sentinel is not None else None
         return measurements is not None and (measurements.reading is not None or measurements.shadow is not None)
 

@@ -1,4 +1,4 @@
-"""The composition root: every part is made here, and here alone they meet."""
+"""The composition root: here alone all parts meet."""
 
 import asyncio
 import logging

@@ -179,7 +179,7 @@ def test_measuring_activations_neither_ends_nor_recompiles_a_model_that_is_compi
     if compiled is _own_function and not pinned:  # torch passes its hooks over: they measure nothing, and harm nothing
         assert off == []
     else:
-        assert off == ["probe of the activations"]
+        assert off == ["probe of the activation gradients"]
 
 
 def test_an_unknown_backend_is_refused_with_those_there_are() -> None:

@@ -42,7 +42,7 @@ class Disruptions:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._open: dict[PolicyKey, dict[str, list[JsonObject]]] = {}
         """Pods of process groups that were begun, by workload, until their policy's next pass tells how that went. One that
-        could not read them tells nothing."""
+        could not read budgets or pods leaves them as they are."""
         self._going: dict[str, list[tuple[float, JsonObject]]] = {}
         """Namespace → pods of Jobs that were suspended, and until when budgets may not know of it; monotonic clock."""
 

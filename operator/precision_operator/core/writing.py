@@ -26,7 +26,7 @@ from precision_operator.reasons import Reason
 
 
 def missing_writes(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan]:
-    """The missing writes, under a generation that every one of them outranks."""
+    """The missing writes, under a generation above all that their pods carry or have reported."""
     outcome = _assigned(facts, before, outcome) if facts.acts else replace(outcome, desired=())
     going_on, took = _going_on(facts, outcome) if facts.acts else (outcome.state.restarts, [])
     planned = _planned(facts, outcome, going_on)

@@ -22,7 +22,7 @@ READ_CONNECTIONS = 8
 """Connections on top of the concurrent writes, so that a Lease renewal never waits behind an emergency's writes."""
 
 CONNECT_SECONDS = 2.0
-"""How long a dry run waits for a connection: an API server that is gone does not refuse one, it says nothing."""
+"""How long `request_anew` waits for its connection: an API server that is gone does not refuse one, it says nothing."""
 
 PAUSE_SECONDS = 0.1, 2.0
 """Least and most before a read is tried again, whatever the API server asks for: somebody waits for it."""

@@ -4,7 +4,7 @@ import gc
 import sys
 
 YOUNG_OBJECTS = 20_000
-"""How many new objects the collector waits for: a reading of 1,000 pods makes a tenth of them, and leaves no cycles."""
+"""How many new objects the garbage collector waits for: a reading of 1,000 pods makes a tenth of them, and no cycles."""
 
 SWITCH_SECONDS = 0.001
 """How long a thread may keep the interpreter from another: Python's own 5 ms would stop our loop at each of its turns
@@ -12,7 +12,7 @@ while kopf's takes in what we have just written."""
 
 
 def tune() -> None:
-    """For the whole process, once."""
+    """Set both, for the whole process; once is enough."""
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 

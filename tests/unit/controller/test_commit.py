@@ -17,7 +17,7 @@ from precision_operator.api.selector import Selector
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.controller.commit import commit, remove
-from precision_operator.controller.summaries import difference, write_summary
+from precision_operator.controller.summaries import write_summary
 from precision_operator.errors import Conflict
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, JsonValue, Resource
 from tests.support.fake_kube import FakeKube
@@ -189,21 +189,6 @@ async def test_a_status_that_is_none_is_written_whole() -> None:
     kube = Patches()
     kube.put(POLICIES, {"metadata": {"namespace": "ns", "name": "fleet"}, "status": "forged"})
     assert await write_summary(kube, KEY, await kube.get(POLICIES, "ns", "fleet"), SUMMARY)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "patch"),
-    [
-        ({"a": 1}, {"a": 1}, {}),
-        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}, {"a": {"c": 3}}),
-        ({"a": {"b": 1}}, {"a": {}}, {"a": {"b": None}}),
-        ({"a": [1, 2]}, {"a": [1]}, {"a": [1]}),
-        ({"a": 1}, {}, {"a": None}),
-        ({}, {"a": {"b": 1}}, {"a": {"b": 1}}),
-    ],
-)
-def test_a_merge_patch_holds_what_changed(old: JsonObject, new: JsonObject, patch: JsonObject) -> None:
-    assert difference(old, new) == patch
 
 
 GAIN = Gain(measured_at=1000.0, workloads=2, compared=2, speed=Measured(1.4, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, NoReturn
@@ -124,12 +125,13 @@ async def test_the_last_pod_of_a_torn_group_is_waited_for_by_who_shares_its_budg
     assert found.keys() == {wanted[2].workload.key}
 
 
+@pytest.mark.parametrize("error", [Unavailable("no answer"), asyncio.CancelledError()], ids=["no answer", "cut off"])
 @pytest.mark.parametrize("read", ["list", "get"])
-async def test_a_group_that_was_begun_is_waited_for_still_after_the_api_server_gave_no_answer(
-    read: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_group_that_was_begun_is_waited_for_still_after_budgets_could_not_be_read(
+    read: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object, **__: object) -> NoReturn:
-        raise Unavailable("no answer")
+        raise error
 
     clock, wanted = ManualClock(), groups(2)
     kube = stage(clock, pods=wanted)
@@ -137,7 +139,7 @@ async def test_a_group_that_was_begun_is_waited_for_still_after_the_api_server_g
     assert await finished(clock, checks.against(KEY, wanted[:2])) == {}
     with monkeypatch.context() as away:
         away.setattr(kube, read, fail)
-        with pytest.raises(Unavailable):
+        with pytest.raises(type(error)):
             await finished(clock, checks.against(KEY, wanted[1:2]))
     found = await finished(clock, checks.against(PolicyKey("ns", "other"), wanted[2:]))
     assert found.keys() == {wanted[2].workload.key}

@@ -1,4 +1,4 @@
-"""A status whose write hangs: it holds nothing up, and is written by a later pass."""
+"""The status is written as the difference to what stands; a write that hangs holds nothing up, and a later pass makes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from precision_operator.api.state import Phase
 from precision_operator.controller.act import PATIENCE_SECONDS
 from precision_operator.controller.committer import LEAST_SECONDS
 from precision_operator.controller.reconcile import Pass
+from precision_operator.controller.summaries import difference
 from precision_operator.errors import Unavailable
+from precision_operator.kube.port import JsonObject
 from tests.support.controller import KEY
 from tests.support.manual_clock import finished, late
 from tests.support.reconciling import FAST, NAMES, OVERFLOW, Rig, promoted
@@ -98,3 +100,18 @@ async def test_a_status_that_arrives_after_the_next_one_is_put_right(monkeypatch
     assert rig.summary.phase.value == "Pending"
     await rig.go()
     assert rig.summary.phase is Phase.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "patch"),
+    [
+        ({"a": 1}, {"a": 1}, {}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}, {"a": {"c": 3}}),
+        ({"a": {"b": 1}}, {"a": {}}, {"a": {"b": None}}),
+        ({"a": [1, 2]}, {"a": [1]}, {"a": [1]}),
+        ({"a": 1}, {}, {"a": None}),
+        ({}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+    ],
+)
+def test_a_merge_patch_holds_what_changed(old: JsonObject, new: JsonObject, patch: JsonObject) -> None:
+    assert difference(old, new) == patch

@@ -22,7 +22,7 @@ _FIRST_SHADOW = 64
 _POOR_COSINE = 0.95
 """Below it low precision changes the direction of training; docs/sentinel.md has what is usual."""
 _NEVER = 2**62
-_PROBE = "probe of the activations"
+_PROBE = "probe of the activation gradients"
 
 
 class Measurements:

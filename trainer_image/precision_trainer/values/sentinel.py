@@ -30,7 +30,7 @@ class SentinelConfig:
     bf16_available: bool = True
     """Whether BF16 is a level here; without it FP16 falls back to FP32."""
     probe_steps: int = 500
-    """A step in so many measures the gradients of activations, [16, 2^31)."""
+    """A step in so many measures the activation gradients, [16, 2^31)."""
     shadow_steps: int = 2000
     """One good micro-batch in so many steps is computed in FP32 as well, [0, 2^31); 0: none."""
 
