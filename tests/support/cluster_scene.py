@@ -32,6 +32,8 @@ from tests.support.shadow_trainers import ShadowTrainers
 
 ROOT = Path(__file__).parents[2]
 HOT = [f"hot-{i}" for i in range(4)]
+DIES_WITH_US = ("setpriv", "--pdeathsig", "SIGKILL", "--")
+"""Also where the run of the tests is killed: nobody is left to end it."""
 PATIENCE_SECONDS = 150.0
 """A condition that comes, comes in seconds; how long a machine that does much else is waited for."""
 
@@ -56,8 +58,9 @@ class Operators:
         lease = {"durationSeconds": 3, "renewSeconds": 2, "retrySeconds": 0.5}
         config.write_text(yaml.safe_dump({"httpPort": 0, "prometheus": endpoints, "lease": lease, **self.settings}))
         log = (self.directory / f"{name}.log").open("ab")
+        operator = [sys.executable, "-m", "precision_operator"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "precision_operator", "--config", str(config), "--kubeconfig", str(self.kubeconfig)],
+            [*DIES_WITH_US, *operator, "--config", str(config), "--kubeconfig", str(self.kubeconfig)],
             env={**os.environ, "PYTHONPATH": str(self.source), "POD_NAME": name, "POD_NAMESPACE": self.system},
             stdout=log,
             stderr=subprocess.STDOUT,
