@@ -227,10 +227,10 @@ def beside(suite: Suite) -> None:
     report = _REPORTS / "beside.json"
     _static(suite)
     suite.write(report)
+    suite.stage("images", lambda: call([sys.executable, "-m", "lab", "images"]))
     suite.pytest("tests/unit", "tests/property", workers=CHECK_WORKERS)
     suite.write(report)
     suite.stage("go test (lab/kube)", lambda: call(test_command(), cwd=MODULE, env=ENVIRONMENT))
-    suite.stage("images", lambda: call([sys.executable, "-m", "lab", "images"]))
     suite.pytest("tests/trainer", workers=TRAINER_WORKERS, share=BY_TEST)
     suite.finished = True
     suite.write(report)
