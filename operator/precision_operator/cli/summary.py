@@ -136,13 +136,13 @@ def under_way(state: State, key: str) -> str:
 
 def stages(incident: Incident) -> tuple[tuple[str, float | None], ...]:
     """The stages of a rollback as they came, then those that have not (None); ``expeditedAt`` only where it came."""
-    found = (
-        ("detectedAt", incident.detected_at),
-        ("decidedAt", incident.decided_at),
-        ("lastPatchAt", incident.last_patch_at),
-        ("lastAckAt", incident.last_ack_at),
-        ("recoveredAt", incident.recovered_at),
-    )
+    found: dict[str, float | None] = {
+        "detectedAt": incident.detected_at,
+        "decidedAt": incident.decided_at,
+        "lastPatchAt": incident.last_patch_at,
+        "lastAckAt": incident.last_ack_at,
+        "recoveredAt": incident.recovered_at,
+    }
     if incident.expedited_at is not None:
-        found = (*found, ("expeditedAt", incident.expedited_at))
-    return tuple(sorted(found, key=lambda stage: math.inf if stage[1] is None else stage[1]))
+        found["expeditedAt"] = incident.expedited_at
+    return tuple(sorted(found.items(), key=lambda stage: math.inf if stage[1] is None else stage[1]))
