@@ -29,6 +29,11 @@ ACKNOWLEDGED: Json = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precision_operator.cli.wait.PAUSE_SECONDS", 0.0)
+
+
 @pytest.mark.parametrize("wanted", [Phase.HEALTHY, Phase.HELD])
 def test_it_ends_with_the_phase(cli: Cli, wanted: Phase) -> None:
     cli.policy(stands(Phase.PROGRESSING))
@@ -56,7 +61,6 @@ def test_a_phase_that_is_reached_just_before_the_timeout_is_seen(cli: Cli, monke
 
 
 def test_a_read_that_is_put_off_does_not_outlast_the_timeout(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("precision_operator.cli.wait.PAUSE_SECONDS", 0.0)
     monkeypatch.setattr("precision_operator.cli.wait.LAST_LOOK_SECONDS", 0.1)
     cli.policy(stands(Phase.PROGRESSING))
 

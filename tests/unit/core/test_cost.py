@@ -13,6 +13,8 @@ from precision_operator.core import fleet
 from precision_operator.core.cohorts.units import by_index
 from precision_operator.core.model import WorkloadView
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_has_moved_in_part_costs_no_walk_over_the_whole_fleet_each(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = 0

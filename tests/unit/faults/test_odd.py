@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import pytest
+
 from lab.faults.odd import odd_policies, spec_schema
 from precision_operator.api.spec import parse_spec
 from precision_operator.api.wire import mapping
 from tests.support.cluster_fleet import policy
+
+pytestmark = pytest.mark.slow
 
 GOOD = mapping(policy()["spec"])
 

@@ -35,6 +35,8 @@ from precision_operator.incidents.report import DATA_CHARACTERS, Evidence, Recor
 from precision_operator.signals.port import Series
 from tests.support.reported import Past, WorldClock, rolled_back
 
+pytestmark = pytest.mark.slow
+
 NOW = 1.7e9
 ETCD_BYTES = 3 * 2**19
 """What etcd takes of one object."""

@@ -16,6 +16,8 @@ from precision_operator.receiver.server import BODIES, MAX_BODY_BYTES, PATH, Ale
 from tests.support.fake_kube import FakeKube
 from tests.support.tls import NAME, kept, trusting
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "t" * 32
 EMPTY = b'{"version": "4", "alerts": []}'
 

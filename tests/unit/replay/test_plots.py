@@ -19,6 +19,8 @@ from precision_operator.replay.curves import Thinned, levels_of, shortened, with
 from precision_operator.replay.plots import COLOURS, Panel, Picture, check, compose, draw
 from precision_operator.signals.port import Series
 
+pytestmark = pytest.mark.slow
+
 BEGAN = 1_700_000_000.0  # 2023-11-14, 22:13:20 UTC
 LEVELS = {criterion.signal: levels_of(criterion) for criterion in DEFAULT_CRITERIA}
 PHASES = ((Phase.HEALTHY, BEGAN - 500.0), (Phase.ROLLING_BACK, BEGAN + 300.0), (Phase.HELD, BEGAN + 330.0))
