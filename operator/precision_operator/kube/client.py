@@ -46,10 +46,9 @@ replaced by another of its name conflicts (EvictionsRetry in pkg/registry/core/p
 class KubeClient:
     """The port over HTTP. Make it with :meth:`connect`, end it with :meth:`close`."""
 
-    def __init__(self, transport: Transport, *, program: str = FIELD_MANAGER) -> None:
-        """``program``: who manages what it patches."""
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._manager = urlencode({"fieldManager": program})
+        self._manager = urlencode({"fieldManager": transport.program})
 
     @classmethod
     async def connect(
@@ -78,7 +77,7 @@ class KubeClient:
             program=program,
             read_retries=read_retries,
         )
-        return cls(transport, program=program)
+        return cls(transport)
 
     async def close(self) -> None:
         """Close all connections."""

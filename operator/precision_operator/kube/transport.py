@@ -49,6 +49,7 @@ class Transport:
         read_retries: int = 0,
     ) -> None:
         """See :meth:`~precision_operator.kube.client.KubeClient.connect`."""
+        self.program = program
         configuration.connection_pool_maxsize = concurrent_writes + READ_CONNECTIONS
         configuration.retries = None
         # An environment proxy is looked up anew for every request, at more cost than the request; kubeconfig's is kept.
