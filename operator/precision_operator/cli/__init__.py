@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from precision_operator import __version__
-from precision_operator.cli.flags import LISTED_OUTPUTS, OUTPUTS, TAKE_A_VALUE, Parser, connection_flags
+from precision_operator.cli.flags import LISTED_OUTPUTS, OUTPUTS, Parser, connection_flags, positional
 from precision_operator.errors import KubeError, OperatorError
 
 PROGRAM = "kubectl precision"
@@ -61,13 +61,8 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 def _modules(words: Sequence[str]) -> Sequence[str]:
     """The module of the verb that is meant; all of them for help, for a typo, and for completion."""
-    rest = iter(words)
-    for word in rest:
-        if word in TAKE_A_VALUE:
-            next(rest, None)
-        elif not word.startswith("-"):
-            return [name for name, verbs in MODULES.items() if word in verbs] or tuple(MODULES)
-    return tuple(MODULES)
+    verb = next(positional(words), "")
+    return [name for name, verbs in MODULES.items() if verb in verbs] or tuple(MODULES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from precision_operator.api.commands import Prerequisite
 from precision_operator.cli import session
-from precision_operator.cli.flags import TAKE_A_VALUE, Commands, connection_flags
+from precision_operator.cli.flags import TAKE_A_VALUE, Commands, connection_flags, positional
 from precision_operator.cli.session import Session
 from precision_operator.errors import OperatorError
 
@@ -27,11 +27,8 @@ def run(arguments: argparse.Namespace, verbs: Mapping[str, argparse.ArgumentPars
     asked = before[-1] if before else ""
     path: list[str] = []
     parser: argparse.ArgumentParser | None = None
-    rest = iter(before)
-    for word in rest:
-        if word in TAKE_A_VALUE:
-            next(rest, None)
-        elif word in verbs:
+    for word in positional(before):
+        if word in verbs:
             path.append(word)
             parser, verbs = verbs[word], _verbs_of(verbs[word])
     found: list[str] = []

@@ -1,7 +1,7 @@
 """The flags that kubectl has, too."""
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,6 +20,16 @@ LISTED_OUTPUTS: Mapping[str, str] = {
 
 TAKE_A_VALUE = ("-n", "--namespace", "--context", "--kubeconfig", "-o", "--output")
 """Flags of every verb."""
+
+
+def positional(words: Iterable[str]) -> Iterator[str]:
+    """Those that are neither flags nor the value of a flag that every verb has."""
+    rest = iter(words)
+    for word in rest:
+        if word in TAKE_A_VALUE:
+            next(rest, None)
+        elif not word.startswith("-"):
+            yield word
 
 
 class Parser(argparse.ArgumentParser):

@@ -94,18 +94,18 @@ async def _wait(session: Session, arguments: argparse.Namespace) -> int:
 async def as_it_changes(session: Session, target: Target, *, seconds: float) -> AsyncIterator[Target]:
     """The policy as it stands, and again whenever it may have changed, for these seconds: also while reads are put off."""
     until = asyncio.get_running_loop().time() + seconds
-    late = False
     while True:
         yield target
-        if late:
-            return
         try:
             async with asyncio.timeout_at(until):
                 target = await _again(session, target)
-        except TimeoutError:  # as it is by now: it may have changed while we paused, or unseen by the watch
-            late = True
-            with suppress(TimeoutError, Unavailable, TooManyRequests):
-                target = await asyncio.wait_for(session.policy(target.policy.name), LAST_LOOK_SECONDS)
+        except TimeoutError:
+            break
+    with suppress(
+        TimeoutError, Unavailable, TooManyRequests
+    ):  # it may have changed while we paused, or unseen by the watch
+        target = await asyncio.wait_for(session.policy(target.policy.name), LAST_LOOK_SECONDS)
+    yield target
 
 
 async def _again(session: Session, target: Target) -> Target:
