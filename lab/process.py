@@ -73,6 +73,11 @@ def call(command: Arguments, *, cwd: Path = paths.ROOT, env: Mapping[str, str] |
             raise
 
 
+def dies_with_us(*, by: signal.Signals = signal.SIGKILL) -> list[str]:
+    """What a command begins with, so that the kernel ends it when we end, also when we are killed outright."""
+    return ["setpriv", "--pdeathsig", by.name, "--"]
+
+
 class Daemon:
     """A long-running program with a log and a PID file.
 
@@ -110,7 +115,7 @@ class Daemon:
         if self._detached:
             pid = self._orphan([*nice, *self._command])
         else:
-            pid = self._child(["setpriv", "--pdeathsig", self._at_our_death.name, "--", *nice, *self._command])
+            pid = self._child([*dies_with_us(by=self._at_our_death), *nice, *self._command])
         self.pid_file.write_text(f"{pid} {_birth(pid)}\n")
         if self._nice:
             _prioritise_session(pid, self._nice)

@@ -24,6 +24,7 @@ from lab.cluster import ControlPlane
 from lab.cluster.manifests import OPERATOR, operator_access
 from lab.cluster.ports import free_ports
 from lab.errors import LabError
+from lab.process import dies_with_us
 from lab.waiting import answers, wait_for
 
 SYSTEM = "precision-system"
@@ -74,15 +75,7 @@ class Operator:
             **settings,
         }
         config.write_text(yaml.safe_dump(document))
-        command: list[str | Path] = [
-            "setpriv",
-            "--pdeathsig",
-            "SIGKILL",
-            "--",
-            sys.executable,
-            "-m",
-            "precision_operator",
-        ]
+        command: list[str | Path] = [*dies_with_us(), sys.executable, "-m", "precision_operator"]
         command += ["--config", config, "--kubeconfig", kubeconfig]
         environment = {
             **os.environ,

@@ -21,6 +21,7 @@ from prometheus_client.samples import Sample
 
 from lab.cluster import Kubectl
 from lab.cluster.manifests import OPERATOR
+from lab.process import dies_with_us
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
 from precision_operator.api.assignment import parse_assignment
@@ -32,8 +33,6 @@ from tests.support.shadow_trainers import ShadowTrainers
 
 ROOT = Path(__file__).parents[2]
 HOT = [f"hot-{i}" for i in range(4)]
-DIES_WITH_US = ("setpriv", "--pdeathsig", "SIGKILL", "--")
-"""Also where the run of the tests is killed: nobody is left to end it."""
 PATIENCE_SECONDS = 150.0
 """A condition that comes, comes in seconds; how long a machine that does much else is waited for."""
 
@@ -60,7 +59,7 @@ class Operators:
         log = (self.directory / f"{name}.log").open("ab")
         operator = [sys.executable, "-m", "precision_operator"]
         process = subprocess.Popen(
-            [*DIES_WITH_US, *operator, "--config", str(config), "--kubeconfig", str(self.kubeconfig)],
+            [*dies_with_us(), *operator, "--config", str(config), "--kubeconfig", str(self.kubeconfig)],
             env={**os.environ, "PYTHONPATH": str(self.source), "POD_NAME": name, "POD_NAMESPACE": self.system},
             stdout=log,
             stderr=subprocess.STDOUT,
