@@ -14,6 +14,10 @@ from collections.abc import Callable
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from precision_trainer.store import trials
+
+trials.WAIT_SECONDS = 60.0  # the note stands before the process dies, however slow the machine's disk is
+
 
 class Deadly(torch.nn.Module):
     """A linear layer that only FP32 survives."""
