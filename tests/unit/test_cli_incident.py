@@ -9,9 +9,9 @@ from precision_operator.kube.port import INCIDENTS, JsonObject
 from tests.support.cli import NOW, Cli
 
 
-def incident(cli: Cli, name: str, **stages: str) -> None:
+def incident(cli: Cli, name: str, *, namespace: str = "default", **stages: str) -> None:
     report: JsonObject = {"policy": "fleet", "stages": dict(stages)}
-    cli.fake.put(INCIDENTS, {"metadata": {"name": name}, "report": report})
+    cli.fake.put(INCIDENTS, {"metadata": {"name": name, "namespace": namespace}, "report": report})
 
 
 def test_an_incident_of_unknown_age_is_listed_last_as_unknown(cli: Cli) -> None:
@@ -29,11 +29,20 @@ def test_an_incident_of_unknown_age_is_listed_last_as_unknown(cli: Cli) -> None:
         (["vision"], "no PrecisionIncident of policy vision in namespace default\n"),
         (["[/odd]"], "no PrecisionIncident of policy [/odd] in namespace default\n"),
         (["-n", "elsewhere"], "no PrecisionIncident in namespace elsewhere\n"),
+        (["-A"], "no PrecisionIncident in any namespace\n"),
     ],
 )
 def test_where_there_is_none_it_says_so(cli: Cli, words: list[str], said: str) -> None:
     assert cli("incident", "list", *words) == said
     assert cli.json("incident", "list", *words) == []
+
+
+def test_those_of_all_namespaces_are_listed_with_theirs(cli: Cli) -> None:
+    incident(cli, "old", namespace="a", decidedAt=format_time(NOW - 60) or "")
+    incident(cli, "new", namespace="b", decidedAt=format_time(NOW) or "")
+    head, *rows = cli("incident", "list", "-A").splitlines()
+    assert [row.split()[:2] for row in (head, *rows)] == [["NAMESPACE", "NAME"], ["b", "new"], ["a", "old"]]
+    assert [row["namespace"] for row in cli.json("incident", "list", "-A", "fleet")] == ["b", "a"]
 
 
 def test_the_namespace_may_stand_before_its_verb(cli: Cli) -> None:

@@ -66,7 +66,7 @@ def test_holds_are_listed_for_programs_too(cli: Cli) -> None:
     cli.assignment(LEFT)
     (found,) = cli.json("holds")
     assert (found["policy"], found["policyDeleted"], found["wholeFleet"]) == ("fleet", True, False)
-    assert [workload["key"] for workload in found["workloads"]] == [A]
+    assert [held["workload"] for held in found["workloads"]] == [A]
     assert found["endsBy"] == "kubectl precision release fleet -n default"
 
 

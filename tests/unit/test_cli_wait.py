@@ -113,10 +113,20 @@ def test_an_older_specs_phase_is_no_answer(cli: Cli) -> None:
     cli("wait", "--for=Healthy", "--timeout=0s", code=1)
 
 
-@pytest.mark.parametrize("words", [["--for=Paused"], ["--for=Healthy", "--timeout=soon"], []])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["wait", "--for=Paused"],
+        ["wait", "--for=Healthy", "--timeout=soon"],
+        ["wait"],
+        ["backtest", "policy.yaml", "--prometheus=http://prometheus", "--timeout=60"],
+        ["get", "fleet", "-A"],
+        ["doctor", "-A", "fleet"],
+    ],
+)
 def test_wrong_usage_is_its_own_code(cli: Cli, words: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
-        cli("wait", *words)
+        cli(*words)
     assert exit_.value.code == 2
 
 

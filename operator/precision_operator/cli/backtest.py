@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from precision_operator.api.wire import duration_seconds, format_time, mapping, parse_time
-from precision_operator.cli.flags import Commands, output_flag
+from precision_operator.cli.flags import Commands, output_flag, seconds_of
 from precision_operator.cli.live import catalogue, prometheus, prometheus_flags
 from precision_operator.cli.output import console, said, table, write_json
 from precision_operator.errors import ConfigurationError
@@ -47,7 +47,7 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
         default="guard",
         help="guard: the fleet is promoted already; rollout: the steps are played too (default guard)",
     )
-    verb.add_argument("--timeout", type=float, default=60.0, help="seconds for one query (default 60)")
+    verb.add_argument("--timeout", type=seconds_of, default=60.0, help="how long one query may take (default 60s)")
     verb.add_argument(
         "--what-if",
         action="append",

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from precision_operator.api.wire import duration_seconds
+
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """To which a verb adds its parser."""
 
@@ -30,6 +32,14 @@ def positional(words: Iterable[str]) -> Iterator[str]:
             next(rest, None)
         elif not word.startswith("-"):
             yield word
+
+
+def seconds_of(word: str) -> float:
+    """The value of a flag that takes a duration."""
+    found = duration_seconds(word, -1.0)
+    if found < 0:
+        raise argparse.ArgumentTypeError(f"expected a duration like 90s or 2h, found {word!r}")
+    return found
 
 
 class Parser(argparse.ArgumentParser):

@@ -28,6 +28,7 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     verbs = group.add_subparsers(dest="incident_verb", required=True, metavar="list|show|export")
     listed = verbs.add_parser("list", parents=[common], help="all of the namespace, newest first")
     listed.add_argument("policy", nargs="?", help="only those of this policy")
+    listed.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
     listed.set_defaults(run=_list)
     shown = verbs.add_parser("show", parents=[common], help="one report, as a page")
     shown.add_argument("name", help="its name, or the id that messages carry")
@@ -63,18 +64,20 @@ async def find(session: Session, name: str) -> JsonObject:
 
 
 async def _list(session: Session, arguments: argparse.Namespace) -> int:
-    found = await session.api.list(INCIDENTS, session.namespace)
+    everywhere = bool(arguments.all_namespaces)
+    found = await session.api.list(INCIDENTS, "" if everywhere else session.namespace)
     wanted = listed([b for b in found if arguments.policy in (None, mapping(b.get("report")).get("policy"))])
     if arguments.output == "json":
-        hidden = {"namespace"}  # it is the one that was asked for
+        hidden = set() if everywhere else {"namespace"}  # it is the one that was asked for
         write_json([{key: value for key, value in row.items() if key not in hidden} for row in wanted])
         return 0
-    rows = table("NAME", "POLICY", "SEVERITY", "SCOPE", "PHASE", "REASON", "AGE")
+    columns = (*(("namespace",) if everywhere else ()), "name", "policy", "severity", "scope", "phase", "reason")
+    rows = table(*map(str.upper, columns), "AGE")
     for row in wanted:
-        cells = [row[key] for key in ("name", "policy", "severity", "scope", "phase", "reason")]
-        rows.add_row(*map(said, cells), age(parse_time(row["decidedAt"])))
+        rows.add_row(*(said(row[column]) for column in columns), age(parse_time(row["decidedAt"])))
     of_policy = f" of policy {arguments.policy}" if arguments.policy else ""
-    console().print(rows if wanted else said(f"no PrecisionIncident{of_policy} in namespace {session.namespace}"))
+    where = "any namespace" if everywhere else f"namespace {session.namespace}"
+    console().print(rows if wanted else said(f"no PrecisionIncident{of_policy} in {where}"))
     return 0
 
 

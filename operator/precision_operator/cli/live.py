@@ -42,8 +42,9 @@ class LiveReport:
 
 def add_flags(verb: argparse.ArgumentParser, *, policy: str = "default: all of the namespace") -> None:
     """Which fleets are meant, and where Prometheus is, from here. ``policy``: what the verb does without one."""
-    verb.add_argument("policy", nargs="?", help=policy)
-    verb.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
+    which = verb.add_mutually_exclusive_group()
+    which.add_argument("policy", nargs="?", help=policy)
+    which.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
     prometheus_flags(verb, "base URL of the Prometheus to ask for what each process reports now")
 
 

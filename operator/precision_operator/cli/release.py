@@ -125,7 +125,7 @@ def _json(session: Session, target: Target) -> Mapping[str, object]:
         "reason": target.state.reason,
         "since": format_time(target.state.phase_since) if target.state.phase_since is not None else None,
         "workloads": [
-            {"key": key, "reason": reason, "since": format_time(since) if since is not None else None}
+            {"workload": key, "reason": reason, "since": format_time(since) if since is not None else None}
             for key, reason, since in rows
         ],
         "endsBy": _end(session, target),

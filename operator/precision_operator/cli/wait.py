@@ -10,8 +10,8 @@ from precision_operator.api.commands import Command, acknowledged, answered
 from precision_operator.api.conditions import if_true
 from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase
-from precision_operator.api.wire import duration_seconds, mapping, text
-from precision_operator.cli.flags import Commands
+from precision_operator.api.wire import mapping, text
+from precision_operator.cli.flags import Commands, seconds_of
 from precision_operator.cli.output import write_json
 from precision_operator.cli.session import Session, Target
 from precision_operator.core.commands import allowed
@@ -49,7 +49,7 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
         help="the phase that is waited for",
     )
     verb.add_argument(
-        "--timeout", type=_seconds, default=7200.0, help="how long from the first look on, e.g. 90s, 2h (default 2h)"
+        "--timeout", type=seconds_of, default=7200.0, help="how long from the first look on, e.g. 90s, 2h (default 2h)"
     )
     verb.set_defaults(run=_wait)
 
@@ -57,13 +57,6 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
 def phase_of(word: str) -> str:
     """The phase as it is written, also from ``healthy``."""
     return word.capitalize()
-
-
-def _seconds(word: str) -> float:
-    found = duration_seconds(word, -1.0)
-    if found < 0:
-        raise argparse.ArgumentTypeError(f"expected a duration like 90s or 2h, found {word!r}")
-    return found
 
 
 async def _wait(session: Session, arguments: argparse.Namespace) -> int:
@@ -101,9 +94,8 @@ async def as_it_changes(session: Session, target: Target, *, seconds: float) -> 
                 target = await _again(session, target)
         except TimeoutError:
             break
-    with suppress(
-        TimeoutError, Unavailable, TooManyRequests
-    ):  # it may have changed while we paused, or unseen by the watch
+    # It may have changed while we paused, or unseen by the watch.
+    with suppress(TimeoutError, Unavailable, TooManyRequests):
         target = await asyncio.wait_for(session.policy(target.policy.name), LAST_LOOK_SECONDS)
     yield target
 
