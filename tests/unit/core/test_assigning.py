@@ -181,6 +181,19 @@ def test_of_the_newly_selected_those_in_the_fallback_are_not_listed_until_they_j
     assert world.decide().state.modes == {**before, **listed}
 
 
+def test_what_was_selected_before_is_assigned_as_before_whatever_it_is_found_in() -> None:
+    world = promoted()
+    first = next(iter(world.workloads))
+    world.outside_schedule = Cause(Reason.OUTSIDE_SCHEDULE, "not tonight")
+    add_unselected(world, "late", Mode.FP16)
+    world.labels["late"] = {**LABELS, "team": "a"}
+    world.labels[first] = {**LABELS, "team": "a"}
+    world.step()
+    assert world.state.assigned(key("late")) is Mode.FP32
+    edit(world)
+    assert world.decide().state.assigned(key("late")) is Mode.FP32
+
+
 def test_newly_selected_workloads_are_guarded_from_that_pass_on() -> None:
     world = both()
     edit(world)

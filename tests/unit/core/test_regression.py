@@ -8,6 +8,7 @@ import pytest
 from lab.model.policies import policy
 from lab.model.world import World
 from precision_operator.api.canary import CanaryVerdict
+from precision_operator.api.mitigation import Mitigation, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA, Strategy
@@ -281,6 +282,16 @@ def without(world: World, lacks: dict[str, Signal]) -> float | None:
     evaluation = replace(seen.evaluation, pods=pods)
     facts = derive_facts(world.policy, world.state, replace(seen, evaluation=evaluation), world.now)
     return difference(facts, evaluation)
+
+
+def test_one_of_the_canary_that_bf16_is_tried_for_is_left_out() -> None:
+    world = rollout()
+    one = world.state.members[0]
+    world.bad = {name_of(one): {Signal.DIVERGENCE: 0.04}}
+    assert (without(world, {}) or 0.0) < 0
+    window = Mitigation(one, Signal.OVERFLOW, since=world.now, until=world.now + 60, rung=Rung.BF16)
+    world.state = replace(world.state, mitigations=(window,))
+    assert without(world, {}) == pytest.approx(0.0)
 
 
 def test_a_workload_of_the_rest_of_which_a_compared_signal_is_not_known_is_left_out() -> None:

@@ -57,9 +57,7 @@ def _counted(found: Failing | None, now: Failing, spec: EvaluationSpec, *, clock
         return now
     if found.since > now.since:
         found = replace(found, since=now.since)  # the clock was set back
-    if clock_since and not (
-        believed(found, spec.failure_limit) or clock_since <= found.evaluated_at <= now.evaluated_at
-    ):
+    if not (believed(found, spec.failure_limit) or clock_since <= found.evaluated_at <= now.evaluated_at):
         found = replace(found, evaluated_at=now.evaluated_at)
     # Alerts wake evaluations out of turn: they must not shorten the row that a rollback needs.
     again = 0 <= now.evaluated_at - found.evaluated_at < TURN_SHARE * spec.interval_seconds
