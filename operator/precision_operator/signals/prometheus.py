@@ -136,7 +136,9 @@ class PrometheusSource:
     ) -> None:
         self._busy.discard(client)
         self._room.release()
-        if error is None:
+        if client.aborted:  # for a query that ended in that moment
+            client.close()
+        elif error is None:
             self._idle.append(client)
         if answer.done():
             return  # nobody waits any more
@@ -203,8 +205,13 @@ class _Client:
                 raise SourceUnavailable(f"no answer within {self._endpoint.timeout_seconds:g} s") from None
             raise SourceUnavailable(shorten(f"{type(error).__name__}: {_root(error)}")) from error
 
+    @property
+    def aborted(self) -> bool:
+        """It can be asked nothing more."""
+        return self._session.aborted
+
     def abort(self) -> None:
-        """From another thread: make the blocked read return."""
+        """From another thread: make the blocked read return, now or as soon as there is one."""
         self._session.abort()
 
     def close(self) -> None:

@@ -146,6 +146,8 @@ class BoundedSession(requests.Session):
     def __init__(self, url: str, *, ca_file: str | None, max_bytes: int) -> None:
         super().__init__()
         self.deadline = 0.0
+        self.aborted = False
+        """Nothing more can be asked."""
         self._max_bytes = max_bytes
         self._connection: HTTPConnection | None = None
         credentials = ":".join(get_auth_from_url(url)).encode()
@@ -159,9 +161,17 @@ class BoundedSession(requests.Session):
         self._pool.ConnectionCls = cast(type[HTTPConnection], partial(self._connected, kind))
 
     def _connected(self, kind: type[HTTPConnection], *place: object, **options: object) -> HTTPConnection:
-        """A connection that we know, so that it can be shut down."""
-        self._connection = kind(*place, **options)  # type: ignore[arg-type]
-        return self._connection
+        """A connection that we know, so that it can be shut down; also where that is asked before it is open."""
+        connection = self._connection = kind(*place, **options)  # type: ignore[arg-type]
+        connect = connection.connect
+
+        def connect_unless_aborted() -> None:
+            connect()
+            if self.aborted:  # by now `abort` either finds the socket, or was before us
+                raise ConnectionAbortedError("the query was given up")
+
+        connection.connect = connect_unless_aborted  # type: ignore[method-assign]
+        return connection
 
     def request(  # type: ignore[override]
         self,
@@ -193,7 +203,8 @@ class BoundedSession(requests.Session):
         return VectorAnswer(url, body)
 
     def abort(self) -> None:
-        """Shut the connection down, from any thread."""
+        """Shut the connection down for good, from any thread."""
+        self.aborted = True
         opened = self._connection.sock if self._connection is not None else None
         if opened is not None:
             with suppress(OSError):  # closed already

@@ -11,6 +11,7 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from urllib3.connection import HTTPConnection
 
 from lab.cluster.pki import Authority
 from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
@@ -293,3 +294,27 @@ async def test_a_closed_source_says_so() -> None:
             await source.vector("q")
         with pytest.raises(SourceUnavailable, match="closed"):
             await source.vector("q")
+
+
+async def test_a_query_that_is_given_up_while_its_connection_is_made_sends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connects, may_connect = threading.Event(), threading.Event()
+    connect = HTTPConnection.connect
+
+    def slowly(connection: HTTPConnection) -> None:
+        connects.set()
+        may_connect.wait()
+        connect(connection)
+
+    with serve(http(vector("1"))) as server, monkeypatch.context() as patched:
+        patched.setattr(HTTPConnection, "connect", slowly)
+        async with source_of(server.url) as source:
+            asking = asyncio.ensure_future(source.vector("q"))
+            await until(connects.is_set)
+            asking.cancel()
+            await until(asking.done)
+            may_connect.set()
+            await until(lambda: not source._busy)
+            assert server.heads == []
+            assert [sample.value for sample in await source.vector("q")] == [1.0]
