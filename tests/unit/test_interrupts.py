@@ -58,20 +58,17 @@ def test_what_was_started_cleans_up_when_sigterm_comes(tmp_path: Path, script: s
     assert (tmp_path / "cleaned").exists()
 
 
-def test_a_program_does_not_outlive_a_fault_of_its_caller(tmp_path: Path) -> None:
-    def fault(*_: object) -> None:
-        raise LookupError
+def test_a_program_does_not_outlive_a_fault_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    wait = subprocess.Popen.wait
 
-    child = """
-import os, pathlib, signal, sys, time
-os.kill(os.getppid(), signal.SIGUSR1)
-time.sleep(2)
-pathlib.Path(sys.argv[1], "outlived").touch()
-"""
-    before = signal.signal(signal.SIGUSR1, fault)
-    try:
-        with pytest.raises(LookupError):
-            call([sys.executable, "-c", child, tmp_path])
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert not (tmp_path / "outlived").exists()
+    def fault(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if not started:
+            started.append(process)
+            raise LookupError
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", fault)
+    with pytest.raises(LookupError):
+        call([sys.executable, "-c", "import time; time.sleep(300)"])
+    assert started[0].poll() == -signal.SIGKILL
