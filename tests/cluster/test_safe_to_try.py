@@ -145,9 +145,13 @@ def test_no_more_are_on_their_way_at_once_than_the_cap_allows(
         scene.operators.start("one")
         scene.apply(policy(**WHOLE, rollback={"ackTimeout": "10m"}))
         wait_for(lambda: len(scene.members()) == cap, what="the first members", seconds=PATIENCE_SECONDS)
+
+        def changed() -> set[str]:
+            return {name for name, pod in scene.pods().items() if pod["metadata"]["uid"] != before[name]}
+
+        wait_for(lambda: changed() == set(scene.members()), what="their new pods", seconds=PATIENCE_SECONDS)
         evaluated_again(scene)
-        changed = {name for name, pod in scene.pods().items() if pod["metadata"]["uid"] != before[name]}
-        assert (len(scene.members()), changed) == (cap, set(scene.members()))
+        assert (len(scene.members()), changed()) == (cap, set(scene.members()))
         shadow.capacity = {}
         scene.wait_phase("Healthy")
         assert scene.members() == names
