@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from lab.bench.__main__ import rollbacks
 from lab.bench.api import Api
 from lab.bench.operators import SYSTEM
@@ -16,7 +14,6 @@ from lab.cluster.manifests import apply_product
 FLEET_SIZE = 30
 
 
-@pytest.mark.timeout(900)
 async def test_a_fleet_is_rolled_back_in_one_write_a_pod_and_ten_and_costs_none_at_rest(tmp_path: Path) -> None:
     with ControlPlane(tmp_path) as plane:
         apply_product(plane.kubectl)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from lab.bench.webhook import run
 
 
-@pytest.mark.timeout(600)
 async def test_no_new_pod_is_missed_while_the_process_that_serves_rolls_a_fleet_back(tmp_path: Path) -> None:
     found = await run(tmp_path, 30)
     assert (found["at_rest"]["missed"], found["rollback"]["missed"]) == (0, 0)

@@ -19,8 +19,6 @@ from precision_operator.api.state import Phase
 from precision_operator.api.wire import parse_time
 from tests.support.running_fleets import Fleet, side_by_side
 
-pytestmark = pytest.mark.timeout(900)
-
 CROWDED, STEADY = "crowded", "steady"
 """Two pods want the node's only accelerator, and can only be restarted; one pod is hot, and wants nothing."""
 

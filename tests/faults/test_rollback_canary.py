@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from lab.cluster import Cluster
 from lab.demo.fleet import Trainer
 from lab.demo.stage import workload_of
@@ -14,8 +12,6 @@ from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.workload import name_of
 from precision_operator.signals.queries import BUILT_IN, render
 from tests.support.running_fleets import Fleet, side_by_side
-
-pytestmark = pytest.mark.timeout(900)
 
 TRAINERS = tuple(Trainer(f"mild-{i}") for i in range(3))
 FAULTY = [trainer.name for trainer in TRAINERS[:2]]

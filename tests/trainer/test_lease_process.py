@@ -19,8 +19,6 @@ SHORT = "3"
 """Seconds of a lease in tests that wait for its end."""
 
 Start = Callable[..., Process]
-pytestmark = pytest.mark.timeout(600)
-"""Two or three trainers one after the other; those of torchrun import torch."""
 
 
 def _pod(uid: str, seconds: str = "30", **more: str) -> dict[str, str]:

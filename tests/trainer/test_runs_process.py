@@ -17,8 +17,6 @@ ONE_RUN = ["--segment-steps", "1000000", "--checkpoint-every", "20"]
 """No run ends while a test looks: what is counted came from the process before."""
 
 Start = Callable[..., Process]
-pytestmark = pytest.mark.timeout(600)
-"""Two or three trainers one after the other; those of torchrun import torch."""
 
 
 def _pod(uid: str, **more: str) -> dict[str, str]:

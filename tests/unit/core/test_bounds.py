@@ -27,7 +27,7 @@ from precision_operator.reasons import Reason
 from tests.support.fleets import condition, fleet, held_names, member_names, phase_of, promoted, respec
 from tests.support.views import key
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 ALL_AT_ONCE = {"maxConcurrentPods": 5000, "expectedRestart": "10m"}
 NO_WINDOW = {"overflow": {"window": "0s"}, "speed": {"window": "0s"}}

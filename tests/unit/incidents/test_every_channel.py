@@ -19,7 +19,6 @@ FACTS = {"namespace": "team", "policy": "fleet", "incident": "", "runbook": "htt
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_every_kind_arrives_whole_on_every_server() -> None:
     kinds = len(MessageKind)
     assert messages() == {
