@@ -58,7 +58,9 @@ class Alertmanager:
             pair = {"cert_file": str(self._certificate.certificate), "key_file": str(self._certificate.key)}
             (self.directory / "web.yml").write_text(yaml.safe_dump({"tls_server_config": pair}))
         self._daemon.start()
-        wait_for(self._ready, what="Alertmanager to be ready", seconds=30, every=0.1, found=lambda: self._daemon.tail())
+        wait_for(
+            self._ready, what="Alertmanager to be ready", seconds=120, every=0.1, found=lambda: self._daemon.tail()
+        )
         return self
 
     def __exit__(

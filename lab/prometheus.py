@@ -66,7 +66,7 @@ class Prometheus:
             config["rule_files"] = [*config.get("rule_files", []), str(self.directory / "*.rules.yaml")]
         (self.directory / "prometheus.yml").write_text(yaml.safe_dump(config))
         self._daemon.start()
-        wait_for(self._ready, what="Prometheus to be ready", seconds=30, every=0.1, found=lambda: self._daemon.tail())
+        wait_for(self._ready, what="Prometheus to be ready", seconds=120, every=0.1, found=lambda: self._daemon.tail())
 
     def stop(self) -> None:
         """Stop it; its data stays in the folder."""

@@ -117,7 +117,7 @@ class Scene:
             said = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
             return next((int(line[field]) for line in said if field in line), None)
 
-        return wait_for(serving, what="the operator to serve", seconds=30)
+        return wait_for(serving, what="the operator to serve", seconds=PATIENCE_SECONDS)
 
     def samples(self) -> list[Sample]:
         """The operator's own metrics."""
@@ -127,7 +127,8 @@ class Scene:
 
     def apply(self, *objects: Json) -> None:
         """Into the test's namespace."""
-        self.kubectl.apply(*({**o, "metadata": {**o["metadata"], "namespace": self.namespace}} for o in objects))
+        items = [{**o, "metadata": {**o["metadata"], "namespace": self.namespace}} for o in objects]
+        self.kubectl.apply({"apiVersion": "v1", "kind": "List", "items": items})
 
     def condition(self, kind: str, reason: str, *, seconds: float = PATIENCE_SECONDS) -> Json:
         """Wait until a condition has a reason."""
