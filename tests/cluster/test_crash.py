@@ -15,7 +15,7 @@ from precision_operator.kube.client import KubeClient
 from precision_operator.settings import PrometheusEndpoint, Settings
 from tests.support.cluster_fleet import deployment, policy
 from tests.support.cluster_scene import HOT, NO_SPEED, PATIENCE_SECONDS, scraping
-from tests.support.mortal import LEASE, MortalClient, operating, state_of, until_phase
+from tests.support.mortal import LEASE, MortalClient, lease_over, operating, state_of, until_phase
 from tests.support.shadow_trainers import ShadowTrainers
 
 
@@ -46,6 +46,7 @@ async def test_operator_killed_between_commit_and_patches_is_finished_by_the_nex
             assert first.done(), "the operator outlived its death"
         died = state_of(shadow)
         assert died.phase is Phase.ROLLING_BACK
+        await lease_over(kubectl, namespace)
         async with operating(await KubeClient.connect(access), settings, access):
             status = await until_phase(shadow, "Held")
         assert status["generation"] == died.generation

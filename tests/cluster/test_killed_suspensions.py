@@ -22,7 +22,7 @@ from precision_operator.kube.client import KubeClient
 from precision_operator.settings import PrometheusEndpoint, Settings
 from tests.support.cluster_fleet import LABELS, Json, deployment, policy
 from tests.support.cluster_scene import NO_SPEED, PATIENCE_SECONDS, scraping
-from tests.support.mortal import LEASE, JobsMortalClient, Step, operating, state_of, until_phase
+from tests.support.mortal import LEASE, JobsMortalClient, Step, lease_over, operating, state_of, until_phase
 from tests.support.shadow_trainers import ShadowTrainers
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # what a process that dies leaves open
@@ -102,6 +102,7 @@ async def _killed(step: Step, kubectl: Kubectl, shadow: ShadowTrainers, access: 
         assert first.done(), f"the operator outlived its death: {step}"
     recorded = await asyncio.to_thread(state_of, shadow)
     suspended = [_suspended(body) for body in await asyncio.to_thread(_jobs, kubectl, namespace)]
+    await lease_over(kubectl, namespace)
     async with operating(await KubeClient.connect(access), settings, access):
         await until_phase(shadow, "Held")
         await asyncio.to_thread(
@@ -110,7 +111,7 @@ async def _killed(step: Step, kubectl: Kubectl, shadow: ShadowTrainers, access: 
             what="an end of all suspensions",
             seconds=PATIENCE_SECONDS,
         )
-    jobs, left = _jobs(kubectl, namespace), state_of(shadow)
+    jobs, left = await asyncio.to_thread(_jobs, kubectl, namespace), await asyncio.to_thread(state_of, shadow)
     return Kill(recorded, suspended, jobs, left, shadow.modes().get(SHADOW, set()))
 
 

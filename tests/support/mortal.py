@@ -5,11 +5,13 @@ Prometheus are real.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import NoReturn
 
+from lab.cluster import Kubectl
 from lab.waiting import wait_for
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.state import State
@@ -33,7 +35,8 @@ from tests.support.cluster_fleet import Json
 from tests.support.cluster_scene import PATIENCE_SECONDS
 from tests.support.shadow_trainers import ShadowTrainers
 
-LEASE = LeaseSettings(duration_seconds=2.0, renew_seconds=1.5, retry_seconds=0.3)
+LEASE = LeaseSettings(duration_seconds=300.0, renew_seconds=200.0)
+"""No busy machine loses it; `lease_over` ends it."""
 
 
 class Died(BaseException):
@@ -149,6 +152,12 @@ async def operating(client: KubeClient, settings: Settings, access: Access) -> A
         if task.done() and not task.cancelled():
             task.exception()
         await client.close()
+
+
+async def lease_over(kubectl: Kubectl, namespace: str) -> None:
+    """The Lease of a leader that died has no holder, as if its time were over: its successor need not wait for that."""
+    patch = json.dumps({"spec": {"holderIdentity": ""}})
+    await asyncio.to_thread(kubectl, "patch", "lease", LEASE.name, "-n", namespace, "--type=merge", "-p", patch)
 
 
 def state_of(shadow: ShadowTrainers) -> State:
