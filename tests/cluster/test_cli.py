@@ -17,7 +17,7 @@ from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.kubeconfig import write_kubeconfig
 from lab.waiting import wait_for
 from tests.support.cluster_fleet import deployment, policy
-from tests.support.cluster_scene import HOT, Scene
+from tests.support.cluster_scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
 from tests.support.users import Client, assignment, custom, grant, rule
 
 Json = dict[str, Any]
@@ -258,9 +258,16 @@ def test_a_person_promotes_a_fleet_and_rolls_it_back(scene: Scene, alice: Person
     """With an operator: approve, watch, roll back, acknowledge."""
     where = ("-n", scene.namespace)
     scene.operators.start("one")
-    scene.apply(policy(strategy={"steps": [{"setWeight": 25}, {"pause": {}}, {"setWeight": 100}]}))
+    steps = [{"setWeight": 25}, {"pause": {}}, {"setWeight": 100}]
+    scene.apply(policy(strategy={"steps": steps}, criteria=NO_SPEED))
     scene.wait_phase("Paused")
-    assert "approve it: `kubectl precision promote fleet" in alice.precision("explain", *where)
+
+    def explained() -> bool:
+        return "approve it: `kubectl precision promote fleet" in alice.precision("explain", *where)
+
+    wait_for(
+        explained, what="a word on how to approve", seconds=PATIENCE_SECONDS, every=1.0, found=scene.operators.logs
+    )
 
     def approved() -> bool:
         """On a slow machine samples grow too old, and the step is judged again: a command to the old one is ignored."""
@@ -268,7 +275,7 @@ def test_a_person_promotes_a_fleet_and_rolls_it_back(scene: Scene, alice: Person
             alice.shell(f"kubectl precision promote -n {scene.namespace} || true")
         return scene.status().get("phase") == "Healthy"
 
-    wait_for(approved, what="the fleet to be promoted", seconds=120, every=1.0, found=scene.operators.logs)
+    wait_for(approved, what="the fleet to be promoted", seconds=PATIENCE_SECONDS, every=1.0, found=scene.operators.logs)
     assert alice.json("status", *where)["moved"] == 5
 
     (tree,) = alice.json("get", *where)
