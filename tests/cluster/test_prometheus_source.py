@@ -209,9 +209,16 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     evaluator = Evaluator({"main": source}, {})
 
     # Ten samples lie at least 4.5 s apart: each trainer's window is full.
-    covered = 'min(count_over_time(genesis_training_steps_total{namespace="team"}[5s]))'
+    covered = 'min(count_over_time(genesis_training_steps_total{namespace="team"}[6s]))'
     await until("a full window", lambda: source.vector(covered), lambda s: bool(s) and s[0].value >= 10)
-    evaluation = await evaluator.evaluate(PLAN)
+    made = {"bad": 20 * WINDOW, "calm": 10 * WINDOW}
+
+    def in_time(evaluation: Evaluation) -> bool:
+        """A trainer that got no CPU at a scrape seems to have made fewer steps, and more at the next one."""
+        steps = {name: pod.steps for name, pod in evaluation.pods.items()}
+        return {name: steps.get(name) for name in made} == {name: pytest.approx(n, rel=0.1) for name, n in made.items()}
+
+    evaluation = await until("the steps that were made", lambda: evaluator.evaluate(PLAN), in_time)
     assert evaluation.errors == {}
     source.close()
     assert set(evaluation.pods) == {"bad", "calm", "placid", "new", "doomed"}, "no pod of another namespace"
@@ -221,7 +228,6 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     assert (bad.mode, bad.generation) == (Mode.FP16, 3)
     assert bad.sampled_at is not None
     assert now - 5 < bad.sampled_at <= now
-    assert bad.steps == pytest.approx(20 * WINDOW, rel=0.1)
     assert bad.values == {
         signal: pytest.approx(row.over(WINDOW)[1], rel=row.scraped_within) for signal, row in ROWS.items()
     }
@@ -233,7 +239,6 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     assert (calm.runs_on, calm.fp32_memory) == (RunsOn("", "cpu", ""), 0.0)
     assert calm.fp32_shortage_bytes is None
     assert (calm.mode, calm.generation) == (Mode.FP32, 0)
-    assert calm.steps == pytest.approx(10 * WINDOW, rel=0.1)
     assert calm.values == {
         signal: pytest.approx(row.on_cpu, nan_ok=True) for signal, row in ROWS.items() if row.on_cpu is not None
     }, "no FP16 step, no baseline, no run ended"
@@ -325,7 +330,7 @@ async def test_a_young_pod_and_a_gap_in_its_scrapes_look_neither_slow_nor_fast(
     late.speaks = False
     await until("a gap", lambda: scrapes("2s"), lambda n: n == 0)
     late.speaks = True
-    await until("a full window after it", lambda: scrapes("5s"), lambda n: n >= 10)
+    await until("a full window after it", lambda: scrapes("6s"), lambda n: n >= 10)
     await until("a speed again", speed, lambda found: found is not None)
     source.close()
     assert seen == [pytest.approx(0.8, rel=0.1)] * len(seen)
@@ -343,13 +348,11 @@ async def test_a_change_of_mode_is_acknowledged_once_and_a_pod_that_ends_falls_s
 
     await until("the first acknowledgement", look, lambda e: e.pods["doomed"].generation == 3 if e.pods else False)
     doomed.mode, doomed.generation = "fp32", 4
-    evaluation = await until("the second one", look, lambda e: e.pods["doomed"].generation == 4, seconds=5)
+    evaluation = await until("the second one", look, lambda e: e.pods["doomed"].generation == 4 if e.pods else False)
     assert evaluation.errors == {}
     assert evaluation.pods["doomed"].mode is Mode.FP32
     doomed.stop()
-    evaluation = await until(
-        "silence", look, lambda e: "doomed" not in e.pods or e.pods["doomed"].sampled_at is None, seconds=5
-    )
+    evaluation = await until("silence", look, lambda e: "doomed" not in e.pods or e.pods["doomed"].sampled_at is None)
     assert evaluation.pods["bad"].sampled_at is not None
     source.close()
 
