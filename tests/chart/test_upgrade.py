@@ -15,6 +15,8 @@ from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import Phase, State
+from tests.support.api import Api, Place
+from tests.support.bodies import pod
 from tests.support.charted import CHART, FIRST_CHART, run_helm
 from tests.support.rendered import REGISTRY
 from tests.support.users import PREFIX, assignment, policy
@@ -39,24 +41,25 @@ def half_way() -> State:
 
 def test_new_pods_keep_their_mode_at_every_moment_of_an_upgrade(tmp_path: Path) -> None:
     with ControlPlane(tmp_path) as cluster:
-        kubectl = cluster.kubectl
+        kubectl, api = cluster.kubectl, Api(cluster.kubeconfig, tmp_path / "api")
         run_helm(cluster, "install", "precision-operator", FIRST_CHART, "--create-namespace")
         until_admitted(kubectl)
         kubectl("create", "-n", "default", "-f", "-", input=json.dumps(policy("fleet")))
         body = {**assignment("fleet"), **assignment_to_wire(half_way())}
         body.pop("default", None)
         kubectl("create", "-n", "default", "-f", "-", *AS_OPERATOR, input=json.dumps(body))
+        place = Place(api, "default")
 
         def given() -> dict[str, str]:
-            line = ("run", "--image=x", "-l=app=trainer", "--dry-run=server", "-n", "default", "-o", "json")
-            made = {name: kubectl.json(*line, name)["metadata"].get("annotations", {}) for name in MODES}
+            tried = {name: place.tried(pod(labels={"app": "trainer"}, metadata={"name": name})) for name in MODES}
+            made = {name: found["metadata"].get("annotations", {}) for name, found in tried.items()}
             return {name: annotations.get(f"{PREFIX}mode", "") for name, annotations in made.items()}
 
-        wait_for(lambda: given() == MODES, what="the assignment at admission", seconds=60, found=lambda: str(given()))
+        wait_for(lambda: given() == MODES, what="the assignment at admission", seconds=150, found=lambda: str(given()))
         seen, over = [given()], threading.Event()
 
         def watch() -> None:
-            while not over.is_set():
+            while not over.wait(0.02):
                 seen.append(given())
 
         watching = threading.Thread(target=watch)
@@ -64,10 +67,11 @@ def test_new_pods_keep_their_mode_at_every_moment_of_an_upgrade(tmp_path: Path) 
         try:
             run_helm(cluster, "upgrade", "precision-operator", CHART, "--reset-then-reuse-values", *REGISTRY)
             so_far = len(seen)
-            wait_for(lambda: len(seen) > so_far + 10, what="more pods after the upgrade", seconds=60)
+            wait_for(lambda: len(seen) > so_far + 150, what="more pods after the upgrade", seconds=150)
         finally:
             over.set()
             watching.join()
+            api.close()
         assert [modes for modes in seen if modes != MODES] == []
         kept = kubectl.json("get", "precisionassignment", "fleet", "-n", "default")
         assert kept["metadata"]["generation"] == 1, "nothing wrote what the rollback stands on"
