@@ -15,7 +15,7 @@ from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
 from precision_operator.api.signals import Signal
 from precision_operator.api.wire import parse_time
 from tests.support.cluster_fleet import Json, policy
-from tests.support.cluster_scene import HOT, NO_SPEED, Scene
+from tests.support.cluster_scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
 from tests.support.shadow_trainers import Fault
 from tests.support.side_by_side import requested, side_by_side
 
@@ -32,7 +32,10 @@ POLICIES: dict[str, Json] = {
     "helpless": {**SPEC, "criteria": NO_SPEED},
     "risen": {**SPEC, "criteria": NO_SPEED},
     "slow": SPEC,
-    "recovered": SPEC,
+    "recovered": {
+        **SPEC,
+        "rollback": {**ROLLBACK, "mitigation": {"speed": {"window": "60s"}}},  # it has to be seen and healed in time
+    },
 }
 UNAIDED = {"helpless": MILD, "slow": SLOW}
 """Faults that nobody does anything about: they begin at once, and are waited for last."""
@@ -48,13 +51,13 @@ def fleets(
         for name, scene in scenes.items():
             scene.apply(policy(**POLICIES[name]))
         for name, scene in scenes.items():
-            scene.wait_phase("Healthy", seconds=90)
+            scene.wait_phase("Healthy")
             scene.shadow.faults = dict.fromkeys(FAULTY, UNAIDED[name]) if name in UNAIDED else {}
         yield scenes
 
 
 def windows(
-    scene: Scene, condition: Callable[[Mitigation], bool], *, what: str, seconds: float = 90
+    scene: Scene, condition: Callable[[Mitigation], bool], *, what: str, seconds: float = PATIENCE_SECONDS
 ) -> tuple[Mitigation, ...]:
     """Wait until the windows of all faulty workloads meet a condition; returns them."""
 
@@ -70,7 +73,7 @@ def heal_once_requested(scene: Scene, condition: Callable[[Json], bool], *, what
     wait_for(
         lambda: all(condition(requested(scene).get(name, {})) for name in FAULTY),
         what=what,
-        seconds=90,
+        seconds=PATIENCE_SECONDS,
         found=lambda: str(scene.status()),
     )
     scene.shadow.faults = {}
@@ -106,7 +109,7 @@ def test_overflow_that_halving_the_loss_scale_ends_is_not_rolled_back(fleets: di
         reports = [item["report"] for item in scene.kubectl.json("get", "pinc", "-n", scene.namespace)["items"]]
         return [(r["phase"], r["reason"], r["workloads"]) for r in reports] == [("Closed", "OverflowRateHigh", FAULTY)]
 
-    wait_for(kept, what="a closed incident", seconds=15, found=scene.operators.logs)
+    wait_for(kept, what="a closed incident", seconds=PATIENCE_SECONDS, found=scene.operators.logs)
 
 
 def test_overflow_that_only_bf16_ends_leaves_its_workloads_there_without_a_restart(fleets: dict[str, Scene]) -> None:
