@@ -13,6 +13,7 @@ import pytest
 from lab.cluster import Kubectl
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
+from precision_operator.api.wire import parse_time
 from precision_operator.cli import main
 from tests.support.cluster_fleet import Json, deployment
 from tests.support.cluster_scene import (
@@ -26,7 +27,7 @@ from tests.support.cluster_scene import (
 )
 from tests.support.shadow_trainers import ShadowTrainers
 
-QUICK = {"incidents": {"immediateSeconds": 2, "shortSeconds": 8, "longSeconds": 12}}
+QUICK = {"incidents": {"immediateSeconds": 10, "shortSeconds": 15, "longSeconds": 20}}
 
 
 @pytest.fixture
@@ -61,10 +62,28 @@ def wait_incident(scene: Scene, phase: str) -> Json:
     wait_for(
         there,
         what=f"one incident, {phase}",
-        seconds=60,
+        seconds=PATIENCE_SECONDS,
         found=lambda: f"{[(i['metadata'], i['report']['phase']) for i in incidents(scene)]}\n{scene.operators.logs()}",
     )
     return of_the_fleet(scene)[0]
+
+
+def wait_evidence(scene: Scene) -> Json:
+    """Wait for what is asked for when all are in the fallback: it is written when it is there, perhaps after the end."""
+
+    def there() -> Json | None:
+        (incident,) = of_the_fleet(scene)
+        report = incident["report"]
+        (since,) = [parse_time(m["at"]) or 0.0 for m in report["timeline"] if m["what"] == "InFallback"]
+        ends = [parse_time(found["end"]) or 0.0 for found in report.get("evidence", [])]
+        return incident if max(ends, default=0.0) >= since else None
+
+    return wait_for(there, what="the evidence", seconds=PATIENCE_SECONDS, found=scene.operators.logs)
+
+
+def all_closed(scene: Scene) -> list[Json] | None:
+    found = incidents(scene)
+    return found if all(incident["report"]["phase"] == "Closed" for incident in found) else None
 
 
 def flags(scene: Scene) -> list[str]:
@@ -78,7 +97,8 @@ def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
     break_two(scene)
     scene.wait_phase("Held")
     assert_all_in_fallback(scene)
-    closed = wait_incident(scene, "Closed")
+    wait_incident(scene, "Closed")
+    closed = wait_evidence(scene)
     report, name = closed["report"], closed["metadata"]["name"]
     assert "ownerReferences" not in closed["metadata"]
     assert closed["metadata"]["labels"]["precision.genesis.ai/severity"] == report["severity"] == "P1"
@@ -105,7 +125,7 @@ def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
         said = scene.kubectl.json("get", "ppol", "fleet", "-n", scene.namespace)["status"]["incident"]
         return "recoveredAt" in said and {k: v for k, v in said.get("checks", {}).items() if v} == counts
 
-    wait_for(counted, what="recovery and the checklist's counts in the policy's status", seconds=60)
+    wait_for(counted, what="recovery and the checklist's counts in the policy's status", seconds=PATIENCE_SECONDS)
     assert main(["get", "--prometheus", scene.prometheus.url, "-o", "json", *flags(scene)]) == 0
     (tree,) = json.loads(capsys.readouterr().out)
     workloads = [w for cohort in tree["cohorts"] for w in cohort["workloads"]]
@@ -134,7 +154,7 @@ def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
     assert said["difference"] is None
     assert main(["replay", str(exported), "--what-if", "criteria.overflow.enter=0.95"]) == 0
 
-    version = closed["metadata"]["resourceVersion"]
+    version = of_the_fleet(scene)[0]["metadata"]["resourceVersion"]
     begun = time.monotonic()
     wait_for(lambda: time.monotonic() - begun > 4, what="eight evaluations", seconds=20)
     assert of_the_fleet(scene)[0]["metadata"]["resourceVersion"] == version
@@ -144,6 +164,7 @@ def test_an_incident_outlives_its_policy_and_its_operator(scene: Scene) -> None:
     promoted(scene)
     break_two(scene)
     scene.wait_phase("Held")
+    wait_for(lambda: of_the_fleet(scene), what="the incident", seconds=PATIENCE_SECONDS, found=scene.operators.logs)
     scene.operators.running["one"].kill()
     scene.operators.start("two")
     report = wait_incident(scene, "Closed")["report"]
@@ -158,15 +179,15 @@ def test_finished_incidents_are_kept_up_to_a_number(scene: Scene) -> None:
     break_two(scene)
     first = scene.wait_phase("Held")
     assert_all_in_fallback(scene)
-    wait_for(lambda: len(incidents(scene)) == 1, what="the first incident", seconds=60, found=scene.operators.logs)
+    wait_for(lambda: len(incidents(scene)) == 1, what="the first incident", seconds=PATIENCE_SECONDS)
     scene.shadow.overflow = {}
     number = first["transitionId"]
     commands = ["retry", *(f"ack-{item}" for item in Prerequisite)]
     given = [f"precision.genesis.ai/{command}={number}" for command in commands]
     scene.kubectl("annotate", "ppol", "fleet", "-n", scene.namespace, *given)
     scene.wait_phase("Healthy")
-    (kept,) = incidents(scene)
-    assert (kept["report"]["id"], kept["report"]["phase"]) == (first["incident"]["id"], "Closed")
+    (kept,) = wait_for(lambda: all_closed(scene), what="its end", seconds=PATIENCE_SECONDS, found=scene.operators.logs)
+    assert kept["report"]["id"] == first["incident"]["id"]
 
     break_two(scene)
     second = scene.wait_phase("Held")["incident"]["id"]
