@@ -48,7 +48,7 @@ def escalations(scene: Scene) -> dict[str, str]:
 
 
 def test_who_does_not_acknowledge_is_restarted_and_nobody_else_and_a_missed_deadline_shows(scene: Scene) -> None:
-    promoted(scene, rollback={"ackTimeout": "14s", "deadlines": {"P1": "8s"}})
+    promoted(scene, rollback={"ackTimeout": "40s", "deadlines": {"P1": "20s"}})
     before = uids(scene)
     scene.shadow.unresponsive = {STUBBORN}
     break_two(scene)
