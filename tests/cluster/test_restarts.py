@@ -134,9 +134,9 @@ def test_a_deadline_that_restarts_cannot_keep_is_announced_with_the_decision_and
         scene.shadow.overflow = dict.fromkeys(names, 0.8)
         incident = scene.wait_phase("Held")["incident"]
         assert_all_in_fallback(scene)
-        (event,) = scene.kubectl.json(
-            "get", "events", "-n", scene.namespace, "--field-selector=reason=DeadlineUnreachable"
-        )["items"]
+        selected = ("get", "events", "-n", scene.namespace, "--field-selector=reason=DeadlineUnreachable")
+        # It is sent beside the passes.
+        (event,) = wait_for(lambda: scene.kubectl.json(*selected)["items"], what="the event", seconds=PATIENCE_SECONDS)
     assert (event["type"], event["involvedObject"]["name"], event.get("count", 1)) == ("Warning", "fleet", 1)
     decided, deadline = (parse_time(incident[at]) or 0.0 for at in ("decidedAt", "deadlineAt"))
     assert decided + incident["predictedSeconds"] > deadline

@@ -45,8 +45,10 @@ def test_mild_divergence_alerts_then_the_policys_own_query_finds_the_overflow(sc
     assert alert["status"] == "True"
     assert "divergence beyond 0.05 for 2 s or longer in a" in alert["message"]
     assert scene.status()["phase"] == "Healthy"
-    events = scene.kubectl.json("get", "events", "-n", scene.namespace)["items"]
-    assert [e["type"] for e in events if e["reason"] == "LossDiverging"] == ["Warning"]
+    selected = ("get", "events", "-n", scene.namespace, "--field-selector=reason=LossDiverging")
+    # It is sent beside the pass that writes the condition.
+    events = wait_for(lambda: scene.kubectl.json(*selected)["items"], what="the event", seconds=PATIENCE_SECONDS)
+    assert [event["type"] for event in events] == ["Warning"]
 
     scene.shadow.faults = {name: Fault(overflow=0.6) for name in names}
     held = scene.wait_phase("Held")
