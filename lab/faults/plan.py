@@ -29,7 +29,8 @@ def sample(
 ) -> list[Injection]:
     """So many of them, or all there are: of each workflow some kills and one of every other fault first.
 
-    The rest is drawn evenly, but for kills and for the slow workflows: those take longer than all others.
+    The rest is drawn evenly, but for kills and for the slow workflows: those take longer than all others. Where there is to
+    be no rest, only first writes of a name are drawn: further ones are not in every run.
 
     Args:
         learned: workflow → the writes of a run without a fault, in any order.
@@ -40,7 +41,7 @@ def sample(
     chance = random.Random(seed)
     chosen: dict[Injection, None] = {}
     for name, writes in sorted(learned.items()):
-        named = sorted(writes, key=str)
+        named = sorted((write for write in writes if count > 0 or write.nth == 1), key=str)
         for fault in Fault:
             wanted = KILLS_EACH // len(KILLS) if fault in KILLS else 1
             some = chance.sample(named, min(wanted, len(named)))

@@ -45,6 +45,12 @@ def test_a_slow_workflow_has_no_more_than_each_has_at_least() -> None:
     assert sum(i.workflow == "retry" for i in found) == 5 * (len(Fault) - len(KILLS)) + KILLS_EACH
 
 
+def test_the_smallest_sample_has_only_writes_that_come_in_every_run() -> None:
+    found = sample(LEARNED, seed=3, count=0)
+    assert {(i.workflow, i.fault) for i in found} == {(name, fault) for name in LEARNED for fault in Fault}
+    assert {i.write.nth for i in found} == {1}
+
+
 def test_kills_run_apart_from_what_they_would_interrupt() -> None:
     runs = combined(every(LEARNED), most=3)
     groups = list(grouped(runs, size=10, kills=4))
