@@ -59,7 +59,7 @@ def _break(gradual: Fleet, poisoned: Fleet) -> None:
     wait_for(
         lambda: len(poisoned.values("genesis_last_healthy_checkpoint_step")) == len(POISONED),
         what="a healthy checkpoint of each",
-        seconds=120,
+        seconds=300,
     )
     for workload, step in poisoned.values("genesis_training_step").items():
         poisoned.fault(workload, f"nan={int(step) + 20}")
@@ -121,7 +121,7 @@ def _went_back(fleet: Fleet, trainer: Trainer) -> None:
         """The store refuses weights that are no numbers: a checkpoint made since shows that these are whole."""
         return any(line["time"] > at for line in fleet.events(trainer.name, "checkpoint"))
 
-    wait_for(saved, what=f"a checkpoint of {trainer.name} after the rewind", seconds=60)
+    wait_for(saved, what=f"a checkpoint of {trainer.name} after the rewind", seconds=300)
 
 
 def test_a_template_with_nothing_but_the_label_is_promoted_without_a_restart(fleets: tuple[Fleet, Fleet]) -> None:
