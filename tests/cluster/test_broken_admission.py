@@ -159,12 +159,17 @@ def test_an_api_server_that_was_just_started_lets_no_pod_stay_in_the_old_mode(
     plane.start_apiserver()
     # Their controllers make new ones as soon as they can, with admission or without it.
     scene.kubectl("delete", "pods", "--all", "-n", scene.namespace, "--timeout=60s")
-    if scene.operators.running["one"].poll() is not None:
-        scene.operators.start("one")  # as the kubelet would: a watch that cannot go on ends the process
     wait_for(lambda: set(scene.pods()) == {*HOT, LITERAL}, what="new pods of all five", seconds=PATIENCE_SECONDS)
     missed = unadmitted(scene)
     scene.shadow.capacity = {}
-    scene.wait_phase("Held")
+
+    def held() -> bool:
+        # As the kubelet would: a watch that cannot go on ends the process, at once or a while later.
+        if scene.operators.running["one"].poll() is not None:
+            scene.operators.start("one")
+        return bool(scene.status().get("phase") == "Held")
+
+    wait_for(held, what="the rollback to end", seconds=PATIENCE_SECONDS, found=scene.operators.logs)
     assert_all_in_fallback(scene)
     # There may be none: that a live operator notices them is shown above.
     # Whatever slipped through was noticed, one by one: what can be asked was asked, the other was taken away.
@@ -199,6 +204,7 @@ def test_an_operator_without_its_fence_writes_to_no_pod_and_shows_it(scene: Scen
         said = "the operator could delete a pod without its uid"
         wait_for(lambda: said in log.read_text(), what="the trial at the start", seconds=PATIENCE_SECONDS)
         break_two(scene)
+        scene.wait_phase("RollingBack")  # who is seen first may be rolled back by itself before
         shown = scene.condition("WritesAccepted", "Unfenced")
         assert shown["status"] == "False"
         assert "delete a pod without its uid" in shown["message"], "no pod runs here: none can be killed without grace"
