@@ -34,6 +34,8 @@ _NOBODY = "nobody"
 _GROUP = "/apis/precision.genesis.ai/v1alpha1/namespaces"
 _AT_ONCE: Json = {"strategy": {"steps": [{"setWeight": 100}]}}
 _IN_STEPS: Json = {"strategy": {"steps": [{"setWeight": 25}, {"pause": {"duration": "1s"}}, {"setWeight": 100}]}}
+_STEADY: Json = {"evaluation": {"interval": "500ms", "window": "10s", "failureLimit": 0, "maxSampleAge": "30s"}}
+"""Where it is brought back to FP16 and rests there: of scrapes that are seconds late nothing is written."""
 _GRADUAL: Json = {"sustain": "3s", "inFlight": "2s", "batchShare": 0.4}
 _UNMITIGATED: Json = {"overflow": {"window": "0s"}, "speed": {"window": "0s"}}
 _CANARY: Json = {"window": "2m", "limit": "10m", "falseAlarmRate": 0.2}
@@ -197,7 +199,7 @@ async def rolled_out(place: Place, spec: Mapping[str, object] | None = None) -> 
 
 async def rolled_back(place: Place) -> None:
     """Everything in FP32 after an emergency, and its cause mended."""
-    await rolled_out(place)
+    await rolled_out(place, _STEADY)
     place.overflow(SEVERE)
     await place.wait(Phase.HELD, mode=Mode.FP32)
     place.overflow(0.0)
@@ -253,7 +255,7 @@ async def _roll_out_and_break(place: Place) -> None:
 
 
 async def _backed_up_then_rolled_back(place: Place) -> None:
-    await rolled_out(place)
+    await rolled_out(place, _STEADY)
     await place.back_up()
     place.overflow(SEVERE)
     await place.wait(Phase.HELD, mode=Mode.FP32)
