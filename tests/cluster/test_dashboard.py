@@ -30,6 +30,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing, Phase
 from precision_operator.api.summary import summary_to_wire
+from precision_operator.cli.dashboard import server as dashboard_server
 from precision_operator.cli.dashboard.server import Server
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
@@ -417,8 +418,11 @@ async def test_a_page_that_the_server_does_not_know_any_more_says_what_to_do(bro
         await expect(page.get_by_role("alert")).to_contain_text("Run `kubectl precision dashboard` again")
 
 
-async def test_a_page_that_was_not_told_anything_for_long_says_so_until_it_is_live_again(browser: Browser) -> None:
+async def test_a_page_that_was_not_told_anything_for_long_says_so_until_it_is_live_again(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after this machine slept: the browser connects again by itself."""
+    monkeypatch.setattr(dashboard_server, "ALIVE_SECONDS", 3600.0)
     async with served(large_fleet(4), "default") as server, opened(browser, server) as page:
         await page.clock.install()
         await page.reload()
