@@ -21,8 +21,6 @@ from precision_operator.api.state import State
 from tests.support.restarted import Stop, Watched, Workload, budget
 from tests.support.running_fleets import side_by_side
 
-pytestmark = pytest.mark.timeout(900)
-
 STEPS = 320
 """After which the Job's training is finished: it is restarted long before."""
 

@@ -22,8 +22,6 @@ from precision_operator.api.workload import name_of
 from precision_operator.cli import main
 from tests.support.running_fleets import Fleet, Labelled, side_by_side
 
-pytestmark = pytest.mark.timeout(900)
-
 GRADUAL = (Trainer("mild-0"), Trainer("mild-1"), Labelled("mild-2"))
 POISONED = (Trainer("single"), Trainer("group", ranks=2))
 
