@@ -7,9 +7,9 @@ import socket
 
 from lab.errors import LabError
 
-_RANGE = range(20000, 29000)
-"""Below the kernel's ephemeral range and Kubernetes' node ports: nobody takes one between our look and our use by
-accident.
+_RANGE = range(20000, 24576)
+"""Below the kernel's ephemeral range, Kubernetes' node ports and those at which the trainer's ranks meet (its
+``free_port``): nobody takes one between our look and our use by accident.
 """
 
 
