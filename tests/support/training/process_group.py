@@ -20,10 +20,13 @@ def _worker(rank: int, env: Mapping[str, str], timeout_seconds: float, pipe: Con
     warnings.simplefilter("error")
     import torch
 
+    from precision_trainer.distributed import rendezvous, watch
     from precision_trainer.distributed.process_group import cleanup_distributed, init_distributed
     from precision_trainer.errors import ConfigError
 
     torch.set_num_threads(1)
+    # Both end once the others have read what they wait for, however slow the machine is.
+    watch._PARTING_SECONDS = rendezvous._READ_SECONDS = 60.0
     try:
         init_distributed("gloo", timeout_seconds=timeout_seconds)
     except ConfigError as error:

@@ -6,8 +6,10 @@ import hashlib
 import os
 import signal
 from collections.abc import Callable
+from datetime import timedelta
 
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
@@ -351,10 +353,17 @@ def reduce_once_a_step(rank: int, world: int) -> Result:
     return {"reduced": reduced, "print": fingerprint(trainer)}
 
 
-def _train_until_lost(rank: int, world: int, ends: Callable[[], Result], who: int | None = None) -> Result:
-    """Rank ``who``, the last if None, does what ``ends`` says in the middle; the others train on, and say who they lost."""
+def _train_until_lost(
+    rank: int, world: int, ends: Callable[[], Result], who: int | None = None, *, seconds: float | None = None
+) -> Result:
+    """Rank ``who``, the last if None, does what ``ends`` says in the middle; the others train on, and say who they lost.
+
+    From there on a collective may take so many ``seconds``; None: as many as before.
+    """
     trainer = make(rank, world, PrecisionMode.FP32)
     step(trainer)
+    if seconds is not None:
+        dist.set_timeout(timedelta(seconds=seconds))
     if rank == (world - 1 if who is None else who):
         return ends()
     try:
@@ -390,12 +399,12 @@ def last_is_stopped(rank: int, world: int) -> Result:
         os.kill(os.getpid(), signal.SIGSTOP)
         return {}
 
-    return _train_until_lost(rank, world, stop)
+    return _train_until_lost(rank, world, stop, seconds=3)
 
 
 def last_does_not_come(rank: int, world: int) -> Result:
     """It lives, and waits for something else than the others."""
-    return _train_until_lost(rank, world, dict)
+    return _train_until_lost(rank, world, dict, seconds=3)
 
 
 def last_leaves(rank: int, world: int) -> Result:

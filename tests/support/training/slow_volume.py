@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ from precision_trainer import PrecisionMode
 from precision_trainer.checkpoint import files
 from precision_trainer.distributed import process_group
 from precision_trainer.store import checkpointer as checkpointer_module
+from precision_trainer.store.agree import work_together
 from precision_trainer.store.checkpointer import Checkpointer
 from precision_trainer.store.checkpoints import CheckpointStore
 from precision_trainer.values.logs import JsonLog
@@ -77,7 +79,7 @@ def _on_one(rank: int, world: int, scenario: Callable[[Checkpointer, str], int |
     _advance(checkpointer, 3)
     try:
         result = scenario(checkpointer, directory)
-        checkpointer.close()
+        work_together(checkpointer.close, TIMEOUT_SECONDS)
         process_group.exchange({})
         saved = sorted(path.name for path in Path(directory).glob("step-*"))
         process_group.exchange({})
@@ -101,7 +103,7 @@ def save_as_asked(rank: int, world: int) -> Result:
     """Somebody asks for a checkpoint while another one is written."""
 
     def scenario(checkpointer: Checkpointer, directory: str) -> int:
-        with _slow("write"):
+        with patch.object(checkpointer_module, "PATIENCE_SECONDS", 120.0), _slow("write"):
             checkpointer.save()
             _advance(checkpointer, 1)
             checkpointer.save(patient=True)
@@ -128,9 +130,8 @@ def rewind(rank: int, world: int) -> Result:
 
     def scenario(checkpointer: Checkpointer, directory: str) -> int | None:
         checkpointer.finish()
-        if rank == 0:
-            CheckpointStore(directory, JsonLog()).tag_healthy(3, 1)
-        process_group.exchange({})
+        tag = partial(CheckpointStore(directory, JsonLog()).tag_healthy, 3, 1)
+        work_together(tag if rank == 0 else None, TIMEOUT_SECONDS)
         _advance(checkpointer, 2)
         with _slow("read"):
             return checkpointer.rewind("request")
