@@ -25,6 +25,8 @@ from precision_trainer.values.logs import JsonLog
 from tests.support.training.process_group import ProcessGroup
 
 SECONDS = 1.0
+LONG = 60.0
+"""Of a lease that must not end by itself, though nobody beats it while a slow disk is written to."""
 UID_A, UID_B = "6f1e7d3c-0000-4000-8000-00000000000a", "6f1e7d3c-0000-4000-8000-00000000000b"
 
 
@@ -55,14 +57,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
         one.release()
 
 
-def _record(holder: str = UID_B) -> Record:
-    return Record(holder, os.urandom(8).hex(), SECONDS)
+def _record(holder: str = UID_B, seconds: float = SECONDS) -> Record:
+    return Record(holder, os.urandom(8).hex(), seconds)
 
 
-def _taken(root: Path, holder: str = UID_B) -> OwnFile:
-    """The lease, taken as another process takes it that finds the holder gone."""
+def _taken(root: Path, holder: str = UID_B, *, seconds: float = SECONDS) -> OwnFile:
+    """The lease, taken as another process takes it that finds the holder gone; it lives so many ``seconds``."""
     sight = newest(root)
-    own = claim(root, 1 if sight is None else sight.number + 1, _record(holder))
+    own = claim(root, 1 if sight is None else sight.number + 1, _record(holder, seconds))
     assert own is not None
     return own
 
@@ -90,7 +92,8 @@ def test_the_file_names_the_holder_and_a_release_leaves_a_number_that_is_not_use
     assert reasons == [("Free", None), ("Released", UID_A)]
 
 
-def test_one_of_many_that_claim_a_lease_at_once_gets_it(tmp_path: Path) -> None:
+def test_one_of_many_that_claim_a_lease_at_once_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # 240 of them, and this is of link()
     for round_ in range(30):
         root = tmp_path / str(round_)
         root.mkdir()
@@ -355,7 +358,7 @@ def test_without_its_lease_a_process_changes_no_checkpoint(
     store.begin()
     for step in (10, 20):
         store.save(_state(step))
-    other = _taken(tmp_path)
+    other = _taken(tmp_path, seconds=LONG)
     for change in (
         lambda: store.save(_state(30)),
         lambda: store.tag_healthy(20, 5),
@@ -387,7 +390,7 @@ def test_a_checkpoint_begun_with_the_lease_and_complete_without_it_is_not_put_in
     def frozen(state: object, file: IO[bytes]) -> None:
         save(state, file)
         if not isinstance(file, BytesIO):  # where it is tried whether it could be loaded
-            _taken(tmp_path)
+            _taken(tmp_path, seconds=LONG)
 
     monkeypatch.setattr(torch, "save", frozen)
     with pytest.raises(CheckpointError, match=f"{UID_B} has taken the lease"):
@@ -409,7 +412,7 @@ def test_a_lease_is_taken_back_from_one_that_wrote_nothing(tmp_path: Path, make:
     assert lease.take(0.0)
     store.begin()
     store.save(_state(10))
-    other = _taken(tmp_path)
+    other = _taken(tmp_path, seconds=LONG)
     assert not _held(lease)
     other.beat(released=True)
     wait_for(lambda: _held(lease), what="the lease is taken back", seconds=60)
@@ -423,7 +426,7 @@ def test_a_lease_is_not_taken_back_from_one_that_wrote_a_checkpoint(tmp_path: Pa
     assert lease.take(0.0)
     store.begin()
     store.save(_state(10))
-    other = _taken(tmp_path)
+    other = _taken(tmp_path, seconds=LONG)
     assert not _held(lease)
     _store(tmp_path).save(_state(20))
     unchanged, looks = lease.unchanged, []

@@ -28,12 +28,12 @@ Held = tuple[Lease, CheckpointStore]
 
 
 @pytest.fixture
-def hold() -> Iterator[Callable[[Path], Held]]:
+def hold() -> Iterator[Callable[..., Held]]:
     """A lease on a directory, with a checkpoint in it; given back with the test."""
     made: list[Lease] = []
 
-    def take(root: Path) -> Held:
-        lease = Lease(str(root), "holder", log=JsonLog(), metrics=Metrics(), seconds=SECONDS)
+    def take(root: Path, seconds: float = SECONDS) -> Held:
+        lease = Lease(str(root), "holder", log=JsonLog(), metrics=Metrics(), seconds=seconds)
         made.append(lease)
         assert lease.take(0.0)
         store = CheckpointStore(str(root), JsonLog(), lease=lease)
@@ -73,7 +73,7 @@ def _empty(root: Path) -> None:
 def test_the_next_checkpoint_is_written_into_a_directory_that_was_removed_or_emptied(
     tmp_path: Path,
     remove: Callable[[Path], None],
-    hold: Callable[[Path], Held],
+    hold: Callable[..., Held],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     root = tmp_path / "run"
@@ -82,7 +82,8 @@ def test_the_next_checkpoint_is_written_into_a_directory_that_was_removed_or_emp
     store.save(small_state(20, small_model()))
     assert store.steps() == [20]
     remove(root)
-    wait_for(path_of(root, 1).exists, what="a heartbeat", seconds=60)
+    # Its file is there a moment before the lease knows of it.
+    wait_for(lambda: path_of(root, 1).exists() and lease._own is not None, what="a heartbeat", seconds=60)
     store.save(small_state(30, small_model()))
     assert store.steps() == [30]
     lease.release()
@@ -92,9 +93,9 @@ def test_the_next_checkpoint_is_written_into_a_directory_that_was_removed_or_emp
     assert lines[-1] == "checkpoint_lease_released"
 
 
-def test_after_its_release_a_lease_makes_no_directory(tmp_path: Path, hold: Callable[[Path], Held]) -> None:
+def test_after_its_release_a_lease_makes_no_directory(tmp_path: Path, hold: Callable[..., Held]) -> None:
     root = tmp_path / "run"
-    lease, store = hold(root)
+    lease, store = hold(root, seconds=3600.0)  # no heartbeat comes in between
     _remove(root)
     lease.release()
     with pytest.raises(CheckpointError):
@@ -104,7 +105,7 @@ def test_after_its_release_a_lease_makes_no_directory(tmp_path: Path, hold: Call
 
 @pytest.mark.parametrize("below", ["", "run"])
 def test_nothing_is_written_below_a_volume_that_was_unmounted_until_it_is_mounted_again(
-    tmp_path: Path, below: str, hold: Callable[[Path], Held], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, below: str, hold: Callable[..., Held], capsys: pytest.CaptureFixture[str]
 ) -> None:
     if os.geteuid() != 0:
         pytest.skip("a file system of its own needs root")
