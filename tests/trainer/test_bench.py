@@ -7,7 +7,9 @@ import functools
 import json
 import random
 import statistics
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,10 @@ from precision_tools.bench import figures, hardware, models, report, scenarios, 
 from precision_tools.bench.rounds import OwnTime, Tick, interleave, median_interval, paired
 from precision_tools.bench.workloads import transformer
 from precision_trainer import cli
+from precision_trainer.checkpoint import files
+from precision_trainer.checkpoint.format import TrainingState
 from precision_trainer.step.hardware import detect
+from precision_trainer.store.checkpointer import Checkpointer
 from precision_trainer.values.modes import PrecisionMode
 
 CPU = torch.device("cpu")
@@ -120,7 +125,26 @@ def test_the_counter_of_host_waits_sees_one() -> None:
     assert waits.count == 1
 
 
-def test_one_run_measures_every_figure_and_says_on_what(tmp_path: Path) -> None:
+def _write_after_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checkpoint is complete before the step that began it goes on, however slowly this process runs."""
+    save, write, goes_on = Checkpointer.save, files.write, threading.Event()
+    goes_on.set()
+
+    def begin(checkpointer: Checkpointer, *, patient: bool = False) -> None:
+        goes_on.clear()
+        save(checkpointer, patient=patient)
+        goes_on.set()
+
+    def late(final: Path, state: TrainingState, permit: Callable[[], None]) -> None:
+        goes_on.wait()
+        write(final, state, permit)
+
+    monkeypatch.setattr(Checkpointer, "save", begin)
+    monkeypatch.setattr(files, "write", late)
+
+
+def test_one_run_measures_every_figure_and_says_on_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write_after_the_copy(monkeypatch)
     threads = torch.get_num_threads()
     path = tmp_path / "build" / "trainer.json"
     with Progress(disable=True) as progress:
