@@ -17,7 +17,7 @@ from precision_trainer.store.lease import Lease
 from precision_trainer.store.lease_file import OwnFile
 from precision_trainer.telemetry.metrics import Metrics
 from precision_trainer.values.logs import JsonLog
-from tests.support.training.process import ROOT, SMALL, TRAIN
+from tests.support.training.process import ROOT, SMALL, TRAIN, WAIT_SECONDS
 
 
 class _Refusing(io.StringIO):
@@ -85,5 +85,5 @@ def test_training_whose_output_goes_to_a_full_volume_is_done(tmp_path: Path) -> 
     ]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "trainer_image")}
     with open("/dev/full", "w") as full:
-        assert subprocess.run(command, env=env, stdout=full, timeout=100, check=False).returncode == 0
+        assert subprocess.run(command, env=env, stdout=full, timeout=WAIT_SECONDS, check=False).returncode == 0
     assert (tmp_path / "step-000000000003" / "state.pt").exists()

@@ -17,7 +17,17 @@ from lab.cluster.ports import free_ports
 from precision_trainer import cli
 from precision_trainer.errors import DivergedError
 from precision_trainer.job.signals import StopFlag
-from tests.support.training.process import ROOT, SMALL, TORCHRUN, TRAIN, Process
+from tests.support.training.process import (
+    LAUNCH,
+    PATIENT_LAUNCH,
+    ROOT,
+    SMALL,
+    TORCHRUN,
+    TRAIN,
+    WAIT_SECONDS,
+    WITH_TESTS,
+    Process,
+)
 
 Start = Callable[..., Process]
 
@@ -36,7 +46,7 @@ def test_single_process_stops_with_a_checkpoint_and_resumes_at_the_same_step(sta
 
 
 def test_two_ranks_flip_together_and_stop_with_code_143(start: Start) -> None:
-    job = start(["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0", *TRAIN[2:]])
+    job = start([*LAUNCH, *TRAIN[2:], "--checkpoint-every", "0"])
     job.until_training()
     job.until_metric('genesis_precision_info{generation="0",mode="fp32"} 1.0')
     job.request.write_text('{"generation":7,"mode":"bf16"}')
@@ -50,17 +60,14 @@ def test_two_ranks_flip_together_and_stop_with_code_143(start: Start) -> None:
 
 
 def test_a_dead_rank_ends_the_process_group_with_an_error_not_a_hang(start: Start) -> None:
-    job = start(["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0", *TRAIN[2:]])
+    job = start([*PATIENT_LAUNCH, *TRAIN[2:]], WITH_TESTS)
     job.until_training()
     children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text().split()
     os.kill(int(children[1]), signal.SIGKILL)
-    assert job.process.wait(30) == 1
+    assert job.process.wait(WAIT_SECONDS) == 1
     assert job.events("rank_died")[0]["failed"] == 1
     assert "rank 0 lost a peer: rank 1 of 2 is gone or silent" in job.events("failed")[0]["message"]
     assert "Traceback" in job.text
-
-
-LAUNCH = ["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0"]
 
 
 @pytest.mark.parametrize(
@@ -76,8 +83,8 @@ def test_the_last_line_of_a_job_that_failed_is_ours_and_says_what_to_do(
     start: Start, command: list[str], named: str
 ) -> None:
     task = "tests.support.training.harmless_scenarios:broken_task"
-    job = start([*command, task, "--steps", "4"], {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}"})
-    assert job.process.wait(120) == 1
+    job = start([*command, task, "--steps", "4"], WITH_TESTS)
+    assert job.process.wait(WAIT_SECONDS) == 1
     last = json.loads(job.text.splitlines()[-1])
     assert last["event"] == "failed"
     assert named in last["message"]
@@ -86,12 +93,11 @@ def test_the_last_line_of_a_job_that_failed_is_ours_and_says_what_to_do(
 
 def test_a_model_with_unused_parameters_trains_on_two_ranks_with_the_flag_that_the_advice_names(start: Start) -> None:
     command = [*LAUNCH, "train", "tests.support.training.harmless_scenarios:unused_task", "--steps", "6"]
-    env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}"}
-    job = start(command, env)
-    assert job.process.wait(120) == 1
+    job = start(command, WITH_TESTS)
+    assert job.process.wait(WAIT_SECONDS) == 1
     assert any("(--find-unused-parameters of train)" in line["message"] for line in job.events("failed"))
-    job = start([*command, "--find-unused-parameters"], env)
-    assert job.process.wait(120) == 0, job.text
+    job = start([*command, "--find-unused-parameters"], WITH_TESTS)
+    assert job.process.wait(WAIT_SECONDS) == 0, job.text
     assert sorted(line["rank"] for line in job.events("complete")) == [0, 1]
 
 
@@ -102,7 +108,7 @@ def test_under_torchrun_a_dead_rank_is_named_and_the_restarted_process_group_mee
     children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
     # The agent keeps the store over both attempts: what the first one left there is not taken for the second.
-    assert job.process.wait(180) == 0, job.text
+    assert job.process.wait(WAIT_SECONDS) == 0, job.text
     (failed,) = job.events("failed")
     assert "rank 1 lost a peer: rank 0 of 2 is gone or silent" in failed["message"]
     assert sorted(line["rank"] for line in job.events("complete")) == [0, 1]
@@ -116,7 +122,7 @@ def test_two_nodes_under_torchrun_train_as_one_process_group(start: Start) -> No
         for node in range(2)
     ]
     for node, process in enumerate(nodes):
-        assert process.process.wait(120) == 0, process.text
+        assert process.process.wait(WAIT_SECONDS) == 0, process.text
         (complete,) = process.events("complete")
         assert (complete["rank"], complete["world_size"], complete["step"]) == (node, 2, 6)
 
@@ -135,7 +141,7 @@ def test_a_terminal_gets_a_bar_and_the_lines_stay_json(tmp_path: Path) -> None:
             except OSError:  # how Linux says that the other side of a terminal is closed
                 break
         os.close(master)
-        assert process.wait(60) == 0
+        assert process.wait(WAIT_SECONDS) == 0
         lines.seek(0)
         assert [json.loads(line)["event"] for line in lines][-1] == "complete"
     assert b"40/40" in shown
@@ -145,14 +151,14 @@ def test_a_terminal_gets_a_bar_and_the_lines_stay_json(tmp_path: Path) -> None:
 def test_training_does_without_the_library_of_its_bar() -> None:
     code = "import sys; sys.modules['rich'] = None; import precision_trainer.job.train"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "trainer_image")}
-    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_under_torchrun_a_signal_has_every_rank_save_and_the_agent_end_with_143(
     start: Start, number: signal.Signals
 ) -> None:
-    job = start([*TORCHRUN, *TRAIN])
+    job = start([*TORCHRUN, *TRAIN, "--checkpoint-every", "0"], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "120"})
     job.until_training()
     assert job.stop(number) == 143, job.text
     stopping = job.events("stopping")
@@ -179,7 +185,7 @@ def test_a_stop_that_reaches_only_a_rank_ends_its_agent_with_143_too(start: Star
     job.until_training()
     children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGTERM)
-    assert job.process.wait(60) == 143, job.text
+    assert job.process.wait(WAIT_SECONDS) == 143, job.text
     assert sorted(line["rank"] for line in job.events("stopping")) == [0, 1]
 
 

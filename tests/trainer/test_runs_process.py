@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster.ports import free_ports
-from tests.support.training.process import TORCHRUN, TRAIN, Process
+from tests.support.training.process import PATIENT_LAUNCH, TORCHRUN, TRAIN, WAIT_SECONDS, WITH_TESTS, Process
 
 UID_A, UID_B = "6f1e7d3c-0000-4000-8000-00000000000a", "6f1e7d3c-0000-4000-8000-00000000000b"
 ONE_RUN = ["--segment-steps", "1000000", "--checkpoint-every", "20"]
@@ -57,11 +57,10 @@ def test_a_rank_that_torchrun_starts_again_in_its_pod_has_crashed(start: Start) 
 
 
 def test_a_rank_that_dies_in_a_pod_that_lives_counts_in_the_pod_that_the_job_makes_next(fork: Start) -> None:
-    launch = ["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0", *TRAIN[2:]]
-    first = fork([*launch, *ONE_RUN], _pod(UID_A))
+    first = fork([*PATIENT_LAUNCH, *TRAIN[2:], *ONE_RUN], _pod(UID_A, **WITH_TESTS))
     first.until_training()
     os.kill(_children(first)[1], signal.SIGKILL)
-    assert first.process.wait(60) == 1
+    assert first.process.wait(WAIT_SECONDS) == 1
     assert _counted(fork([*TRAIN, *ONE_RUN], _pod(UID_B))) == (1.0, 0.0)
 
 
@@ -72,6 +71,6 @@ def test_a_peer_that_is_lost_with_its_pod_fails_no_run_wherever_the_survivor_goe
     first, peer = (fork([*TRAIN, *ONE_RUN], _pod(UID_A, RANK=rank, **group)) for rank in "01")
     first.until_training()
     peer.kill()
-    assert first.process.wait(60) == 75
+    assert first.process.wait(WAIT_SECONDS) == 75
     assert "rank 1 of 2 is gone or silent" in first.events("failed")[0]["message"]
     assert _counted(fork([*TRAIN, *ONE_RUN], _pod(uid))) == (0.0, 0.0)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.training.process import ROOT, Process
+from tests.support.training.process import ROOT, WAIT_SECONDS, Process
 
 WORKERS = ["-m", "precision_trainer", "train", "tests.support.training.worker_task:build"]
 PATHS = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}"}
@@ -41,7 +41,7 @@ def _run(script: str) -> str:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
-        return process.communicate(timeout=60)[0]
+        return process.communicate(timeout=WAIT_SECONDS)[0]
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -50,7 +50,7 @@ def _run(script: str) -> str:
 
 def test_training_with_workers_of_a_dataloader_ends_with_0(start: Start) -> None:
     job = start([*WORKERS, "--steps", "3"], PATHS)
-    assert job.process.wait(60) == 0, job.text
+    assert job.process.wait(WAIT_SECONDS) == 0, job.text
 
 
 def test_training_with_workers_of_a_dataloader_is_stopped_with_143(start: Start) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from typing import NoReturn
 
+from precision_trainer.job import signals
 from precision_trainer.values.logs import JsonLog
+
+signals._EARLY_EXIT_SECONDS = 60.0  # the lease is given back, however slow the machine's disk is
 
 
 def build() -> NoReturn:

@@ -21,6 +21,12 @@ ROOT = Path(__file__).parents[3]
 SMALL = ["--width", "16", "--layers", "1", "--context", "8", "--batch-size", "2"]
 TRAIN = ["-m", "precision_trainer", "train", "transformer"]
 TORCHRUN = ["-m", "precision_trainer.torchrun", "--standalone", "--nproc-per-node", "2"]
+LAUNCH = ["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0"]
+PATIENT_LAUNCH = ["-m", "tests.support.training.patient_launch", *LAUNCH[2:]]
+WITH_TESTS = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}"}
+"""Finds what stands in tests/support too."""
+WAIT_SECONDS = 300.0
+"""For what a process is to come to, its end too: on a starved machine its import of torch alone takes 80 s."""
 
 
 class Process:
@@ -89,7 +95,7 @@ class Process:
         if not served:
             return ""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{served[-1]['port']}{path}", timeout=5) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{served[-1]['port']}{path}", timeout=60) as response:
                 page: str = response.read().decode()
                 return page
         except OSError:
@@ -104,7 +110,7 @@ class Process:
         lines = (line.split() for line in self.metrics().splitlines() if line.startswith(f"{name} "))
         return next((float(line[1]) for line in lines), 0.0)
 
-    def until(self, condition: Callable[[], bool], seconds: float = 150.0) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, self.text
@@ -131,7 +137,7 @@ class Process:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send the signal; the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(WAIT_SECONDS)
 
     def close(self) -> None:
         if self.process.poll() is None:
