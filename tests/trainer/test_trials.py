@@ -14,7 +14,7 @@ import pytest
 from precision_trainer import PrecisionMode
 from precision_trainer.store.trials import TrialNotes
 from precision_trainer.values.logs import JsonLog
-from tests.support.training.process import ROOT, Process
+from tests.support.training.process import ROOT, WAIT_SECONDS, Process
 
 BF16, FP16 = PrecisionMode.MIXED_BF16, PrecisionMode.MIXED_FP16
 TASK = "tests.support.training.deadly_task:deadly_task"
@@ -27,13 +27,25 @@ COMMAND = [
     "3",
     "--step-interval-seconds",
     "0.01",
+    "--checkpoint-every",
+    "0",
 ]
 ENV = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}", "TEST_DIES_IN": "the forward pass"}
 Start = Callable[..., Process]
 
 
+@pytest.fixture(autouse=True)
+def _slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A note stands before the next look at it."""
+    monkeypatch.setattr("precision_trainer.store.trials.WAIT_SECONDS", 60.0)
+
+
 def _notes(directory: Path) -> TrialNotes:
     return TrialNotes(str(directory), JsonLog())
+
+
+def _ask(directory: Path, mode: str) -> None:
+    (directory / "request").write_text(json.dumps({"generation": 7, "mode": mode}))
 
 
 def test_each_process_that_ends_in_a_trial_counts_once_and_one_that_survives_it_ends_the_count(tmp_path: Path) -> None:
@@ -87,11 +99,9 @@ def test_a_slow_volume_takes_the_note_away_after_it_has_written_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = threading.Event()
-    real = os.fsync
 
     def slow(descriptor: int) -> None:
         answers.wait()
-        real(descriptor)
 
     monkeypatch.setattr("precision_trainer.checkpoint.files.os.fsync", slow)
     monkeypatch.setattr("precision_trainer.store.trials.WAIT_SECONDS", 0.01)
@@ -148,18 +158,20 @@ def test_a_volume_that_refuses_is_said_and_stops_nothing(tmp_path: Path, capsys:
     ],
 )
 def test_a_mode_that_kills_its_process_is_refused_at_the_third_start_and_training_goes_on(
-    fork: Start, asked: str, where: str, options: list[str]
+    fork: Start, tmp_path: Path, asked: str, where: str, options: list[str]
 ) -> None:
     command, env = [*COMMAND, *options], ENV | {"TEST_DIES_IN": where}
+    if asked == "at the start":
+        _ask(tmp_path, "bf16")
     first = fork([*command, "--steps", "100000"], env)
     if asked == "while training":
         first.until_training()
-    first.request.write_text('{"generation":7,"mode":"bf16"}')
-    assert first.process.wait(60) == -signal.SIGKILL
-    assert fork([*command, "--steps", "8"], env).process.wait(60) == -signal.SIGKILL
+        _ask(tmp_path, "bf16")
+    assert first.process.wait(WAIT_SECONDS) == -signal.SIGKILL
+    assert fork([*command, "--steps", "8"], env).process.wait(WAIT_SECONDS) == -signal.SIGKILL
     for steps in (8, 16):  # and so at every start that follows
         last = fork([*command, "--steps", str(steps)], env)
-        assert last.process.wait(60) == 0, last.text
+        assert last.process.wait(WAIT_SECONDS) == 0, last.text
         (refused,) = last.events("request_refused")
         assert refused["reason"] == "NotAllowed"
         assert "request 7 for bf16 refused: the model failed in it: 2 processes in a row ended in" in refused["message"]
@@ -172,11 +184,11 @@ def test_a_mode_that_kills_its_process_while_it_is_compiled_is_left_out_at_the_t
 ) -> None:
     compiled = [*COMMAND, "--compile", "eager", "--steps", "8"]
     # Before the first start: a process compiles under the request that it finds then.
-    (tmp_path / "request").write_text(json.dumps({"generation": 7, "mode": asked}))
+    _ask(tmp_path, asked)
     for _ in range(2):
-        assert fork(compiled, ENV).process.wait(90) == -signal.SIGKILL
+        assert fork(compiled, ENV).process.wait(WAIT_SECONDS) == -signal.SIGKILL
     last = fork(compiled, ENV)
-    assert last.process.wait(90) == 0, last.text
+    assert last.process.wait(WAIT_SECONDS) == 0, last.text
     (event,) = last.events("compiled")
     assert event["modes"] == ["fp32", "fp16"]
     (left_out,) = last.events("not_compiled")
@@ -185,24 +197,24 @@ def test_a_mode_that_kills_its_process_while_it_is_compiled_is_left_out_at_the_t
     assert last.events("complete")
 
 
-def test_the_sentinel_passes_a_mode_by_that_killed_the_processes_before(fork: Start) -> None:
+def test_the_sentinel_passes_a_mode_by_that_killed_the_processes_before(fork: Start, tmp_path: Path) -> None:
     command, env = [*COMMAND, "--max-grad-norm", "0"], ENV | {"TEST_OVERFLOWS": "yes"}
+    _ask(tmp_path, "fp16")
     for _ in range(2):
         died = fork([*command, "--steps", "100000"], env)
-        died.request.write_text('{"generation":7,"mode":"fp16"}')
-        assert died.process.wait(60) == -signal.SIGKILL
+        assert died.process.wait(WAIT_SECONDS) == -signal.SIGKILL
         assert [event["to"] for event in died.events("sentinel_transition")][-1] == "bf16"
     last = fork([*command, "--steps", "400"], env)
-    assert last.process.wait(60) == 0, last.text
+    assert last.process.wait(WAIT_SECONDS) == 0, last.text
     assert not last.events("request_refused")
     assert [event["to"] for event in last.events("precision_changed")] == ["fp32"]
 
 
-def test_a_process_that_is_asked_to_stop_while_it_compiles_does_not_count(fork: Start) -> None:
+def test_a_process_that_is_asked_to_stop_while_it_compiles_does_not_count(fork: Start, tmp_path: Path) -> None:
+    _ask(tmp_path, "bf16")
     run = fork([*COMMAND, "--compile", "eager", "--steps", "8"], ENV | {"TEST_DIES_IN": "nothing, it waits"})
-    run.request.write_text('{"generation":7,"mode":"bf16"}')
-    note = run.request.with_name("checkpoints") / "trial.json"
+    note = tmp_path / "checkpoints" / "trial.json"
     run.until(note.exists)
     run.process.send_signal(signal.SIGTERM)
-    assert run.process.wait(60) == 143
+    assert run.process.wait(WAIT_SECONDS) == 143
     assert not note.exists()

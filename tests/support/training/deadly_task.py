@@ -14,9 +14,11 @@ from collections.abc import Callable
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from precision_trainer.job import signals
 from precision_trainer.store import trials
 
-trials.WAIT_SECONDS = 60.0  # the note stands before the process dies, however slow the machine's disk is
+# The note stands before the process dies, or is gone before it ends, however slow the machine's disk is.
+trials.WAIT_SECONDS = signals._EARLY_EXIT_SECONDS = 60.0
 
 
 class Deadly(torch.nn.Module):
