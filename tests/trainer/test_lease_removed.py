@@ -93,6 +93,25 @@ def test_the_next_checkpoint_is_written_into_a_directory_that_was_removed_or_emp
     assert lines[-1] == "checkpoint_lease_released"
 
 
+def test_a_checkpoint_goes_through_when_a_heartbeat_takes_the_lease_back_meanwhile(
+    tmp_path: Path, hold: Callable[..., Held], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "run"
+    lease, store = hold(root, seconds=3600.0)
+    _remove(root)
+    own = lease._own
+    assert own is not None
+
+    def superseded() -> bool:
+        lease._lose(own)
+        lease._take_back()
+        return True
+
+    monkeypatch.setattr(own, "superseded", superseded)
+    store.save(small_state(20, small_model()))
+    assert store.steps() == [20]
+
+
 def test_after_its_release_a_lease_makes_no_directory(tmp_path: Path, hold: Callable[..., Held]) -> None:
     root = tmp_path / "run"
     lease, store = hold(root, seconds=3600.0)  # no heartbeat comes in between

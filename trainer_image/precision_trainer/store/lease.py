@@ -174,8 +174,8 @@ class Lease:
             with contextlib.suppress(OSError, CheckpointError):
                 if newest(self._root) is None:  # somebody removed it: the next heartbeat may come too late
                     self._take_back()
-            if self._own is not None:
-                return
+        if self._own is not None:  # a new one: taken back here, or by a heartbeat meanwhile
+            return
         raise CheckpointError(
             self._lost or f"no lease on {self._root} ({self._error}); check that the volume is writable"
         )
