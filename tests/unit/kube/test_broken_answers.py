@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,6 +13,7 @@ from precision_operator.errors import KubeError, TooManyRequests, Unavailable
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import PODS
 from precision_operator.kube.transport import RequestHook, Transport
+from tests.support.nobody import nobody
 
 
 @asynccontextmanager
@@ -66,15 +66,13 @@ async def test_broken_answers_have_their_error(raw: bytes, error: type[KubeError
 
 
 async def test_nobody_there_is_unavailable() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    client = KubeClient(Transport(Configuration(host=f"http://127.0.0.1:{port}")))
-    try:
-        with pytest.raises(Unavailable):
-            await client.get(PODS, "n", "p")
-    finally:
-        await client.close()
+    with nobody() as port:
+        client = KubeClient(Transport(Configuration(host=f"http://127.0.0.1:{port}")))
+        try:
+            with pytest.raises(Unavailable):
+                await client.get(PODS, "n", "p")
+        finally:
+            await client.close()
 
 
 async def test_a_log_that_breaks_off_is_counted_as_every_request_is() -> None:

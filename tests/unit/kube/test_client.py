@@ -13,6 +13,7 @@ from precision_operator.kube.answers import MESSAGE_LIMIT, error_of
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import EVENTS_LIMIT, JOBS, PODS, Deletion, JsonObject, Operation
 from precision_operator.kube.transport import Transport
+from tests.support.nobody import nobody
 from tests.support.prometheus_bodies import http, serve
 
 
@@ -144,13 +145,12 @@ async def test_events_of_one_object_are_selected_by_the_server_and_bounded() -> 
 
 
 async def test_nobody_listens() -> None:
-    with serve() as server:
-        url = server.url
-    async with client(url) as kube:
-        with pytest.raises(Unavailable):
-            await kube.get(PODS, "ns", "p")
-        with pytest.raises(Unavailable):
-            await kube.dry_run(PODS, "ns", "p", {})
+    with nobody() as port:
+        async with client(f"http://127.0.0.1:{port}") as kube:
+            with pytest.raises(Unavailable):
+                await kube.get(PODS, "ns", "p")
+            with pytest.raises(Unavailable):
+                await kube.dry_run(PODS, "ns", "p", {})
 
 
 async def test_of_large_bodies_the_metadata_alone_is_asked_for() -> None:

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from base64 import b64encode
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from urllib3.connection import HTTPConnection
 
 from lab.cluster.pki import Authority
 from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
+from tests.support.nobody import nobody
 from tests.support.prometheus_bodies import (
+    Stream,
+    Write,
     drip_body,
     drip_chunks,
     drip_head,
@@ -64,7 +68,12 @@ async def test_a_vector_is_read_as_it_is(name: str) -> None:
     assert [str(sample.value) for sample in samples] == [str(value) for value in expected]
 
 
-REFUSED: dict[str, tuple[bytes, type[SignalError], str]] = {
+def cut_off(write: Write, stop: threading.Event) -> None:
+    """The connection ends before the answer does."""
+    write(http(vector("1"))[:-10])
+
+
+REFUSED: dict[str, tuple[bytes | Stream, type[SignalError], str]] = {
     "scalar": (http(success("scalar", [1.5, "1"])), SourceUnavailable, "expected a vector, found scalar"),
     "string": (http(success("string", [1.5, "x"])), SourceUnavailable, "found string"),
     "matrix": (
@@ -116,20 +125,17 @@ REFUSED: dict[str, tuple[bytes, type[SignalError], str]] = {
         SourceUnavailable,
         "compressed",
     ),
-    "cut off": (
-        http(vector("1"))[:-10] and http(vector("1")).replace(b"Content-Length: ", b"Content-Length: 9"),
-        SourceUnavailable,
-        "main",
-    ),
-    "no HTTP": (b"\x00\x01garbage\r\n\r\n", SourceUnavailable, "main"),
+    "cut off": (cut_off, SourceUnavailable, "main.*IncompleteRead"),
+    "no HTTP": (b"\x00\x01garbage\r\n\r\n", SourceUnavailable, "main.*garbage"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_what_is_no_whole_vector_is_refused_and_said_why(name: str) -> None:
     reply, error, message = REFUSED[name]
-    with serve(reply) as server:
-        async with source_of(server.url, limit=0.5 if name in ("cut off", "no HTTP") else 30.0) as source:
+    with serve() as server:
+        server.answer = lambda _: reply
+        async with source_of(server.url) as source:
             with pytest.raises(error, match=message) as caught:
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     await source.vector("q")
@@ -156,11 +162,10 @@ async def test_a_redirect_is_not_followed() -> None:
 
 
 async def test_nobody_listens() -> None:
-    with serve() as server:
-        url = server.url
-    async with source_of(url) as source:
-        with pytest.raises(SourceUnavailable, match="refused"):
-            await source.vector("q")
+    with nobody() as port:
+        async with source_of(f"http://127.0.0.1:{port}") as source:
+            with pytest.raises(SourceUnavailable, match="refused"):
+                await source.vector("q")
 
 
 @pytest.mark.parametrize("stream", [silent, drip_body, drip_chunks, drip_head])
@@ -176,6 +181,7 @@ async def test_a_slow_answer_ends_at_the_deadline_and_its_thread_is_freed(stream
             assert len(threads) <= 2
             await until(lambda: not source._busy)
             server.stream, server.reply = None, http(vector("7"))
+            source._endpoint = replace(source._endpoint, timeout_seconds=30.0)  # it need not be quick to recover
             assert [sample.value for sample in await source.vector("q")] == [7.0], "and recovers by itself"
 
 
@@ -192,14 +198,15 @@ async def test_a_cancelled_query_frees_its_thread() -> None:
 
 async def test_the_loop_runs_on_while_a_query_hangs() -> None:
     with serve(stream=silent) as server:
-        async with source_of(server.url, limit=0.3) as source:
+        async with source_of(server.url, limit=30) as source:
             asking = asyncio.ensure_future(source.vector("q"))
-            turns = 0
-            while not asking.done():
+            await until(lambda: server.heads)
+            for _ in range(100):
                 await asyncio.sleep(0)
-                turns += 1
-            assert turns > 100
-            assert isinstance(asking.exception(), SourceUnavailable)
+            assert not asking.done()
+            server.stop.set()
+            with pytest.raises(SourceUnavailable):
+                await asking
 
 
 async def test_the_request_carries_query_deadline_and_the_newest_token(tmp_path: Path) -> None:
@@ -280,11 +287,10 @@ async def test_a_url_that_is_none_is_said_at_each_query_without_its_credentials(
 
 
 async def test_credentials_in_the_url_are_not_told() -> None:
-    with serve() as server:
-        port = server.port
-    async with source_of(f"http://user:hunter2@127.0.0.1:{port}") as source:
-        with pytest.raises(SourceUnavailable) as caught:
-            await source.vector("q")
+    with nobody() as port:
+        async with source_of(f"http://user:hunter2@127.0.0.1:{port}") as source:
+            with pytest.raises(SourceUnavailable) as caught:
+                await source.vector("q")
     assert "hunter2" not in str(caught.value)
 
 

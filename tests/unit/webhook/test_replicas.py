@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from precision_operator.admission.known import KnownAssignments
 from precision_operator.errors import Forbidden
 from precision_operator.kube.port import ENDPOINT_SLICES, JsonObject, JsonValue, Resource
+from precision_operator.webhook import replicas
 from precision_operator.webhook.keeper import CertificateKeeper
 from precision_operator.webhook.replicas import OF_SERVICE, PATIENCE_SECONDS, Replicas
 from precision_operator.webhook.server import WebhookServer
 from tests.support.bodies import assignment
 from tests.support.fake_kube import FakeKube
 from tests.support.manual_clock import ManualClock
+from tests.support.nobody import nobody
 from tests.support.tls import NAMESPACE, SERVICE, kept
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer is awaited in vain here: two handshakes may take their time."""
+    monkeypatch.setattr(replicas, "ANSWER_SECONDS", 60.0)
 
 
 def knowing(generation: int) -> KnownAssignments:
@@ -107,9 +117,9 @@ async def test_a_replica_that_is_not_ready_is_not_asked() -> None:
 async def test_a_replica_that_cannot_be_reached_makes_it_unknown_and_says_where_to_look() -> None:
     kube = FakeKube()
     keeper = await kept(kube)
-    async with running(keeper, knowing(8)) as one:
+    with nobody() as one:
         endpoint(kube, one)
-    found = await asking(kube, keeper).ask("training", "fleet", generation=8)
+        found = await asking(kube, keeper).ask("training", "fleet", generation=8)
     assert found is not None
     assert (found.enforced, found.reason) == (None, "WebhookUnreachable")
     assert f"https://127.0.0.1:{one} does not answer" in found.message
@@ -129,8 +139,8 @@ async def test_a_server_of_another_authority_is_not_believed() -> None:
 async def test_before_the_authority_is_known_no_other_is_trusted_in_its_place() -> None:
     kube = FakeKube()
     endpoint(kube, 1)
-    replicas = Replicas(kube, Learning(), namespace=NAMESPACE, service=SERVICE, trusted=lambda: b"")
-    found = await replicas.ask("training", "fleet", generation=8)
+    unknowing = Replicas(kube, Learning(), namespace=NAMESPACE, service=SERVICE, trusted=lambda: b"")
+    found = await unknowing.ask("training", "fleet", generation=8)
     assert found is not None
     assert (found.enforced, "not known yet" in found.message) == (None, True)
 
