@@ -37,7 +37,7 @@ def test_killing_what_does_not_run_is_harmless(tmp_path: Path) -> None:
 def test_what_ended_by_itself_is_not_taken_for_killed(tmp_path: Path) -> None:
     daemon = Daemon("short", ["true"], tmp_path)
     daemon.start()
-    wait_for(lambda: not daemon.running(), what="it to end", seconds=10)
+    wait_for(lambda: not daemon.running(), what="it to end", seconds=60)
     with pytest.raises(LabError, match="short to keep running"):
         daemon.kill_running()
 

@@ -193,7 +193,7 @@ async def test_watches_are_cut_at_a_write_that_is_answered_as_always(world: Worl
     world.meets(Fault.CUT_WATCH)
     watch = await world.watch()
     assert (await world.patch())[0] == 200
-    await asyncio.wait_for(watch, 10)
+    await asyncio.wait_for(watch, 60)
     assert (world.server.writes, world.line.done) == ([b"{}"], {Fault.CUT_WATCH})
 
 
@@ -208,7 +208,7 @@ async def seen(world: World, count: int) -> list[str]:
     async with world.client.get(world.proxy.url + PODS, params={"watch": "1"}) as answer:
         await world.server.watched.wait()
         assert (await world.patch())[0] == 200
-        events = [json.loads(await asyncio.wait_for(answer.content.readline(), 10)) for _ in range(count)]
+        events = [json.loads(await asyncio.wait_for(answer.content.readline(), 60)) for _ in range(count)]
     return [event["object"]["metadata"]["resourceVersion"] for event in events]
 
 
@@ -238,7 +238,7 @@ async def test_after_an_old_list_watches_expire_and_the_first_list_is_shown_agai
     world.meets(Fault.OLD_LIST)
     watch = await world.watch()
     assert (await world.patch())[0] == 200
-    last = (await asyncio.wait_for(watch, 10))[-1]["object"]
+    last = (await asyncio.wait_for(watch, 60))[-1]["object"]
     assert isinstance(last, dict)
     assert last["code"] == EXPIRED
     assert world.line.done == set()

@@ -114,11 +114,11 @@ def test_a_gap_stands_where_the_watch_went_blind_before_what_was_written_since(s
     with recording(server, tmp_path) as recorder:
         others = {"metadata": {**thing(70)["metadata"], "namespace": "of others"}}
         server.tell("bs", {"type": "ADDED", "object": others}, {"type": "ADDED", "object": thing(80, "y")})
-        wait_for(lambda: recorder.highest == 80, what="the event", seconds=10, every=0.05)
+        wait_for(lambda: recorder.highest == 80, what="the event", seconds=60, every=0.05)
         server.stored["as"], server.revision = [thing(50)], 90
         server.tell("as", EXPIRED)
-        wait_for(lambda: recorder.trace(Header("t")).gaps, what="a gap", seconds=10, every=0.05)
-        wait_for(lambda: len(recorder.trace(Header("t")).entries) == 4, what="the list", seconds=10, every=0.05)
+        wait_for(lambda: recorder.trace(Header("t")).gaps, what="a gap", seconds=60, every=0.05)
+        wait_for(lambda: len(recorder.trace(Header("t")).entries) == 4, what="the list", seconds=60, every=0.05)
         found = [(entry.kind, entry.revision) for entry in recorder.trace(Header("t")).entries]
     assert found == [("A", 5), (Note.GAP, 10), ("A", 50), ("B", 80)]
 
@@ -128,7 +128,7 @@ def test_a_gap_names_what_was_written_and_what_is_gone(server: Server, tmp_path:
     with recording(server, tmp_path) as recorder:
         server.stored["as"], server.revision = [thing(50), thing(7, "same"), thing(60, "new")], 90
         server.tell("as", EXPIRED)
-        wait_for(lambda: len(recorder.trace(Header("t")).entries) == 7, what="the list", seconds=10, every=0.05)
+        wait_for(lambda: len(recorder.trace(Header("t")).entries) == 7, what="the list", seconds=60, every=0.05)
         trace = recorder.trace(Header("t"))
     (gap,) = trace.gaps
     assert gap.body["changed"] == ["team/gone", "team/x", "team/new"]
@@ -141,6 +141,6 @@ def test_what_a_restore_took_away_was_not_deleted(server: Server, tmp_path: Path
         server.stored["as"], server.revision = [thing(5)], 5
         recorder.restored()
         server.tell("as", EXPIRED)
-        wait_for(lambda: len(recorder.trace(Header("t")).entries) == 4, what="the list", seconds=10, every=0.05)
+        wait_for(lambda: len(recorder.trace(Header("t")).entries) == 4, what="the list", seconds=60, every=0.05)
         found = [(entry.era, entry.name or entry.kind, entry.deleted) for entry in recorder.trace(Header("t")).entries]
     assert found == [(0, "x", False), (0, "younger", False), (1, Note.RESTORED, False), (1, "x", False)]

@@ -9,6 +9,7 @@ import pytest
 from lab.operate.messages import messages
 from precision_operator.addresses import refusal_of
 from precision_operator.api.messages import MessageKind
+from precision_operator.incidents import channels
 from precision_operator.incidents.alert import address_of, alert_of
 from precision_operator.incidents.channels import NotDelivered, Outgoing, send
 from precision_operator.incidents.report import Message
@@ -16,6 +17,12 @@ from precision_operator.settings import NotificationChannel
 
 AT = "2026-01-01T00:00:00.000Z"
 FACTS = {"namespace": "team", "policy": "fleet", "incident": "", "runbook": "https://wiki/#notice", "at": AT}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that delivers is niced: on a machine that is full it may take long to begin."""
+    monkeypatch.setattr(channels, "START_SECONDS", 240.0)
 
 
 @pytest.mark.slow
