@@ -29,8 +29,8 @@ def sample(
 ) -> list[Injection]:
     """So many of them, or all there are: of each workflow some kills and one of every other fault first.
 
-    The rest is drawn evenly, but for kills and for the slow workflows: those take longer than all others. Where there is to
-    be no rest, only first writes of a name are drawn: further ones are not in every run.
+    The rest is drawn evenly, but for kills and for the slow workflows: those take longer than all others. Of no count, only
+    first writes of a name are drawn: further ones are not in every run.
 
     Args:
         learned: workflow → the writes of a run without a fault, in any order.

@@ -35,7 +35,7 @@ _GROUP = "/apis/precision.genesis.ai/v1alpha1/namespaces"
 _AT_ONCE: Json = {"strategy": {"steps": [{"setWeight": 100}]}}
 _IN_STEPS: Json = {"strategy": {"steps": [{"setWeight": 25}, {"pause": {"duration": "1s"}}, {"setWeight": 100}]}}
 _STEADY: Json = {"evaluation": {"interval": "500ms", "window": "10s", "failureLimit": 0, "maxSampleAge": "30s"}}
-"""Where it is brought back to FP16 and rests there: of scrapes that are seconds late nothing is written."""
+"""Of fleets that are promoted and stay in FP16: late scrapes must cause no write."""
 _GRADUAL: Json = {"sustain": "3s", "inFlight": "2s", "batchShare": 0.4}
 _UNMITIGATED: Json = {"overflow": {"window": "0s"}, "speed": {"window": "0s"}}
 _CANARY: Json = {"window": "2m", "limit": "10m", "falseAlarmRate": 0.2}

@@ -163,13 +163,18 @@ def test_an_api_server_that_was_just_started_lets_no_pod_stay_in_the_old_mode(
     missed = unadmitted(scene)
     scene.shadow.capacity = {}
 
+    ended = 0
+
     def held() -> bool:
         # As the kubelet would: a watch that cannot go on ends the process, at once or a while later.
+        nonlocal ended
         if scene.operators.running["one"].poll() is not None:
+            ended += 1
             scene.operators.start("one")
         return bool(scene.status().get("phase") == "Held")
 
     wait_for(held, what="the rollback to end", seconds=PATIENCE_SECONDS, found=scene.operators.logs)
+    assert ended <= 1
     assert_all_in_fallback(scene)
     # There may be none: that a live operator notices them is shown above.
     # Whatever slipped through was noticed, one by one: what can be asked was asked, the other was taken away.
@@ -204,7 +209,7 @@ def test_an_operator_without_its_fence_writes_to_no_pod_and_shows_it(scene: Scen
         said = "the operator could delete a pod without its uid"
         wait_for(lambda: said in log.read_text(), what="the trial at the start", seconds=PATIENCE_SECONDS)
         break_two(scene)
-        scene.wait_phase("RollingBack")  # who is seen first may be rolled back by itself before
+        scene.wait_phase("RollingBack")  # before it, the breach that is seen first may roll back its workload alone
         shown = scene.condition("WritesAccepted", "Unfenced")
         assert shown["status"] == "False"
         assert "delete a pod without its uid" in shown["message"], "no pod runs here: none can be killed without grace"

@@ -43,7 +43,7 @@ POLICIES: dict[str, Json] = {
         "evaluation": {"interval": "500ms", "window": "8s", "failureLimit": 0, "maxSampleAge": "5s"},
     },
     "nodes": {**SPEC, "rollback": {**ROLLBACK, "canary": {"by": "NodeLabel", **LONG}}},
-    # The last one that is broken: the first test looks at once.
+    # Broken last: the first test looks at it at once.
     "risen": {**SPEC, "rollback": {**ROLLBACK, "canary": LONG}},
 }
 LABELLED = HOT[1:3]

@@ -69,7 +69,7 @@ def wait_incident(scene: Scene, phase: str) -> Json:
 
 
 def wait_evidence(scene: Scene) -> Json:
-    """Wait for what is asked for when all are in the fallback: it is written when it is there, perhaps after the end."""
+    """Wait for the evidence of the fallback. It may be written after the incident is closed."""
 
     def there() -> Json | None:
         (incident,) = of_the_fleet(scene)

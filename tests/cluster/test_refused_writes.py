@@ -78,7 +78,7 @@ def test_refused_writes_show_and_are_made_once_they_are_accepted(scene: Scene) -
     assert {c["type"]: c["status"] for c in scene.status()["conditions"]}["WritesAccepted"] == "True"
     with frozen(scene):
         break_two(scene)
-        scene.wait_phase("RollingBack")  # who is seen first may be rolled back by itself before
+        scene.wait_phase("RollingBack")  # before it, the breach that is seen first may roll back its workload alone
         refused = scene.condition("WritesAccepted", "Forbidden")
         assert refused["status"] == "False"
         assert "Pod" in refused["message"]

@@ -176,7 +176,7 @@ def test_a_retry_is_staged_rolled_back_at_once_and_backed_off(
     assert second["incident"]["scope"] == "Fleet"
     assert len(second["incident"]["workloads"]) == 1
 
-    # From the second failure on time has to pass, twice as much each time. No test waits for ten minutes.
+    # From the second failure on time has to pass, twice as much each time. Ten minutes do not end before they are seen.
     ask_again(scene)
     assert " 600 s" in scene.condition("Progressing", "BackingOff")["message"]
     back_off(scene, "20s")

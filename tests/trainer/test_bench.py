@@ -132,11 +132,13 @@ def _write_after_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def begin(checkpointer: Checkpointer, *, patient: bool = False) -> None:
         goes_on.clear()
-        save(checkpointer, patient=patient)
-        goes_on.set()
+        try:
+            save(checkpointer, patient=patient)
+        finally:
+            goes_on.set()
 
     def late(final: Path, state: TrainingState, permit: Callable[[], None]) -> None:
-        goes_on.wait()
+        assert goes_on.wait(60)
         write(final, state, permit)
 
     monkeypatch.setattr(Checkpointer, "save", begin)

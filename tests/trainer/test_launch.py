@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from precision_trainer.distributed import launch, rendezvous, watch
 from precision_trainer.distributed.launch import free_port
 from precision_trainer.errors import ConfigError
 from precision_trainer.torchrun import stop_code
@@ -24,6 +25,11 @@ def port_range(directory: Path, first: int, last: int) -> Path:
 def test_no_socket_that_takes_any_port_can_take_the_rendezvous_port() -> None:
     first, last = map(int, KERNEL.read_text().split())
     assert all(not first <= free_port() <= last for _ in range(50))
+
+
+def test_after_a_death_the_others_have_time_to_ask_who_is_there_and_to_part() -> None:
+    assert launch._PEER_GRACE_SECONDS > watch._ANSWER_SECONDS + watch._PARTING_SECONDS
+    assert min(watch._ANSWER_SECONDS, watch._PARTING_SECONDS, rendezvous._READ_SECONDS) > 0
 
 
 def test_scripts_that_are_seeded_alike_are_not_given_the_same_ports() -> None:

@@ -70,5 +70,5 @@ def test_a_program_does_not_outlive_a_fault_of_its_caller(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(subprocess.Popen, "wait", fault)
     with pytest.raises(LookupError):
-        call([sys.executable, "-c", "import time; time.sleep(300)"])
+        call([sys.executable, "-c", "import time; time.sleep(30)"])
     assert started[0].poll() == -signal.SIGKILL

@@ -26,7 +26,7 @@ def register(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Add the verbs."""
     group = commands.add_parser("incident", parents=[common], help="the reports of rollbacks: list, show, export")
     verbs = group.add_subparsers(dest="incident_verb", required=True, metavar="list|show|export")
-    listed = verbs.add_parser("list", parents=[common], help="all of the namespace, newest first")
+    listed = verbs.add_parser("list", parents=[common], help="all, newest first")
     listed.add_argument("policy", nargs="?", help="only those of this policy")
     listed.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
     listed.set_defaults(run=_list)

@@ -136,7 +136,7 @@ class PrometheusSource:
     ) -> None:
         self._busy.discard(client)
         self._room.release()
-        if client.aborted:  # for a query that ended in that moment
+        if error is None and client.aborted:  # too late: its answer was there
             client.close()
         elif error is None:
             self._idle.append(client)

@@ -147,7 +147,7 @@ class BoundedSession(requests.Session):
         super().__init__()
         self.deadline = 0.0
         self.aborted = False
-        """Nothing more can be asked."""
+        """Given up or closed: nothing more can be asked."""
         self._max_bytes = max_bytes
         self._connection: HTTPConnection | None = None
         credentials = ":".join(get_auth_from_url(url)).encode()
@@ -161,7 +161,7 @@ class BoundedSession(requests.Session):
         self._pool.ConnectionCls = cast(type[HTTPConnection], partial(self._connected, kind))
 
     def _connected(self, kind: type[HTTPConnection], *place: object, **options: object) -> HTTPConnection:
-        """A connection that we know, so that it can be shut down; also where that is asked before it is open."""
+        """A connection that ``abort`` can shut down. Where that came first, connecting fails."""
         connection = self._connection = kind(*place, **options)  # type: ignore[arg-type]
         connect = connection.connect
 

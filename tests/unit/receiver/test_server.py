@@ -25,7 +25,7 @@ EMPTY = b'{"version": "4", "alerts": []}'
 PATIENT = Bounds(header_seconds=60.0, body_seconds=60.0)
 """For what is not about deadlines: a busy machine keeps nobody out."""
 CROWDED = Bounds(header_seconds=600.0, body_seconds=600.0, turn_seconds=60.0)
-"""Of a connection without a token its turn alone ends."""
+"""Only the end of its turn closes a connection without a token."""
 
 
 class Served:
@@ -108,14 +108,15 @@ class Served:
         return int((await self.send(raw)).split()[1])
 
     async def in_a_crowd(self) -> int:
-        """The status of the answer to who has a token, and waits for a turn.
+        """The status of the answer to who has a token, perhaps after a wait for a turn.
 
         The loop's time is then set forward by a turn: those before him have had theirs, and the whole of his is to come,
         however slow this machine is.
         """
         sending = asyncio.create_task(self.status(post(EMPTY)))
-        while not sending.done() and not any(c.peer == "127.0.0.1" for c in self.connections._waiting):
-            await settle()
+        async with asyncio.timeout(CROWDED.turn_seconds):
+            while not sending.done() and not any(c.peer == "127.0.0.1" for c in self.connections._waiting):
+                await settle()
         loop = asyncio.get_running_loop()
         now = loop.time
         loop.time = lambda: now() + CROWDED.turn_seconds  # type: ignore[method-assign]

@@ -226,7 +226,7 @@ WHICH = {render(BUILT_IN[name], "ns", POLICY.spec.evaluation.window_seconds, 20)
 
 
 class Patient:
-    """Asks there, and gives up soon on those queries alone whose answers are late: a busy machine makes no other one so."""
+    """Gives up soon on the queries whose answers are meant to be late, and on no other."""
 
     def __init__(self, url: str, late: Container[str]) -> None:
         self._late = late

@@ -16,6 +16,8 @@ from urllib3.connection import HTTPConnection
 
 from lab.cluster.pki import Authority
 from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
+from precision_operator.signals.prometheus import _Client
+from precision_operator.signals.vectors import Vector
 from tests.support.nobody import nobody
 from tests.support.prometheus_bodies import (
     Stream,
@@ -310,7 +312,7 @@ async def test_a_query_that_is_given_up_while_its_connection_is_made_sends_nothi
 
     def slowly(connection: HTTPConnection) -> None:
         connects.set()
-        may_connect.wait()
+        may_connect.wait(PATIENCE_SECONDS)
         connect(connection)
 
     with serve(http(vector("1"))) as server, monkeypatch.context() as patched:
@@ -323,4 +325,26 @@ async def test_a_query_that_is_given_up_while_its_connection_is_made_sends_nothi
             may_connect.set()
             await until(lambda: not source._busy)
             assert server.heads == []
+            assert [sample.value for sample in await source.vector("q")] == [1.0]
+
+
+async def test_who_is_given_up_as_its_answer_comes_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, may_end = threading.Event(), threading.Event()
+    ask = _Client.ask
+
+    def late(client: _Client, query: str, deadline: float, before: Vector | None) -> Vector:
+        found = ask(client, query, deadline, before)
+        answered.set()
+        may_end.wait(PATIENCE_SECONDS)
+        return found
+
+    with serve(http(vector("1"))) as server, monkeypatch.context() as patched:
+        patched.setattr(_Client, "ask", late)
+        async with source_of(server.url) as source:
+            asking = asyncio.ensure_future(source.vector("q"))
+            await until(answered.is_set)
+            asking.cancel()
+            await until(asking.done)
+            may_end.set()
+            await until(lambda: not source._busy)
             assert [sample.value for sample in await source.vector("q")] == [1.0]
