@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -14,24 +13,12 @@ from typing import Self
 
 import pytest
 
-from lab.cluster import Kubectl
 from lab.cluster.pki import Authority, Certificate
 from lab.waiting import wait_for
-from tests.support.cluster_fleet import Json, deployment
-from tests.support.cluster_scene import PATIENCE_SECONDS, Scene, assert_all_in_fallback, promoted, staged
-from tests.support.shadow_trainers import Fault, ShadowTrainers
+from tests.support.cluster_fleet import Json
+from tests.support.cluster_scene import HOT, PATIENCE_SECONDS, Scene, assert_all_in_fallback, promoted
+from tests.support.shadow_trainers import Fault
 from tests.support.side_by_side import requested
-
-FIRST, SECOND = "hot-0", "hot-1"
-
-
-@pytest.fixture
-def scene(kubectl: Kubectl, operator_kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[Scene]:
-    """Two hot trainers: their rollback is over while the channel's first try lasts."""
-    with staged(kubectl, ShadowTrainers(kubectl, namespace), tmp_path, operator=operator_kubeconfig) as scene:
-        scene.apply(deployment(FIRST), deployment(SECOND))
-        wait_for(lambda: len(scene.shadow.modes()) == 2, what="pods of both", seconds=PATIENCE_SECONDS)
-        yield scene
 
 
 class Receiver(ThreadingHTTPServer):
@@ -100,17 +87,15 @@ def test_a_rollback_ends_while_the_channel_keeps_a_message_unanswered(
         scene.operators.settings["notifications"] = {"hook": {"url": url, "caFile": ca, "timeoutSeconds": 60}}
         promoted(scene)
         # One workload is rolled back by itself; its notice is what the channel keeps.
-        scene.shadow.faults = {FIRST: Fault(overflow=0.8)}
+        scene.shadow.faults = {HOT[0]: Fault(overflow=0.8)}
         wait_for(receiver.holds.is_set, what="a message", seconds=PATIENCE_SECONDS, found=scene.operators.logs)
 
-        scene.shadow.faults = {**scene.shadow.faults, SECOND: Fault(non_finite=0.3)}
+        scene.shadow.faults = {**scene.shadow.faults, **dict.fromkeys(HOT[1:], Fault(non_finite=0.3))}
         incident = scene.wait_phase("Held")["incident"]
         assert (tries(scene), receiver.taken) == ({}, []), "its first try is not over"
         found = tuple(incident[what] for what in ("scope", "reason", "severity", "strategy"))
         assert found == ("Fleet", "LossNotFinite", "P0", "Emergency")
-        assert {name: request["mode"] for name, request in requested(scene).items()} == dict.fromkeys(
-            (FIRST, SECOND), "fp32"
-        )
+        assert {name: request["mode"] for name, request in requested(scene).items()} == dict.fromkeys(HOT, "fp32")
         assert_all_in_fallback(scene)
 
         receiver.answers.set()
