@@ -175,9 +175,9 @@ class Lease:
                 if newest(self._root) is None:  # somebody removed it: the next heartbeat may come too late
                     self._take_back()
         with self._lock:
-            own, lost, error = self._own, self._lost, self._error
+            own, lost, refusal = self._own, self._lost, self._error
         if own is None:  # nor taken back, here or by a heartbeat meanwhile
-            raise CheckpointError(lost or f"no lease on {self._root} ({error}); check that the volume is writable")
+            raise CheckpointError(lost or f"no lease on {self._root} ({refusal}); check that the volume is writable")
 
     def release(self) -> None:
         """Give it back, after the last write. Never raises, nor waits for ever; harmless if it is not held."""
