@@ -162,19 +162,7 @@ def test_an_api_server_that_was_just_started_lets_no_pod_stay_in_the_old_mode(
     wait_for(lambda: set(scene.pods()) == {*HOT, LITERAL}, what="new pods of all five", seconds=PATIENCE_SECONDS)
     missed = unadmitted(scene)
     scene.shadow.capacity = {}
-
-    ended = 0
-
-    def held() -> bool:
-        # As the kubelet would: a watch that cannot go on ends the process, at once or a while later.
-        nonlocal ended
-        if scene.operators.running["one"].poll() is not None:
-            ended += 1
-            scene.operators.start("one")
-        return bool(scene.status().get("phase") == "Held")
-
-    wait_for(held, what="the rollback to end", seconds=PATIENCE_SECONDS, found=scene.operators.logs)
-    assert ended <= 1
+    scene.wait_phase_through_a_restart("Held")
     assert_all_in_fallback(scene)
     # There may be none: that a live operator notices them is shown above.
     # Whatever slipped through was noticed, one by one: what can be asked was asked, the other was taken away.

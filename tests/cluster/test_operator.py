@@ -186,21 +186,7 @@ def test_survives_a_restart_of_the_api_server(scene: Scene, control_plane: Contr
     control_plane.stop_apiserver()
     control_plane.start_apiserver()
     break_two(scene)
-
-    ended = 0
-
-    def held() -> bool:
-        # As the kubelet would: a watch that cannot go on ends the process, at once or a while later.
-        nonlocal ended
-        if scene.operators.running["one"].poll() is not None:
-            ended += 1
-            scene.operators.start("one")
-        return scene.status().get("phase") == "Held"
-
-    wait_for(
-        held, what="phase Held", seconds=PATIENCE_SECONDS, found=lambda: f"{scene.status()}\n{scene.operators.logs()}"
-    )
-    assert ended <= 1
+    scene.wait_phase_through_a_restart("Held")
     assert_all_in_fallback(scene)
     scene.operators.stop()  # the probe of admission is a policy too
     until_admitted(scene.kubectl)  # the next test finds admission as it was

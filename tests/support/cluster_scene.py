@@ -109,6 +109,25 @@ class Scene:
         )
         return self.status()
 
+    def wait_phase_through_a_restart(self, phase: str) -> None:
+        """As the kubelet would, start the operator again: a watch that cannot go on ends it, at once or a while later."""
+        restarts = 0
+
+        def reached() -> bool:
+            nonlocal restarts
+            if self.operators.running["one"].poll() is not None:
+                restarts += 1
+                self.operators.start("one")
+            return bool(self.status().get("phase") == phase)
+
+        wait_for(
+            reached,
+            what=f"phase {phase}",
+            seconds=PATIENCE_SECONDS,
+            found=lambda: f"{self.status()}\n{self.operators.logs()}",
+        )
+        assert restarts <= 1, self.operators.logs()
+
     def port(self, field: str = "port") -> int:
         """Where the operator says that it serves; ``receiverPort``: alerts."""
 

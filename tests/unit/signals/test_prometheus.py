@@ -16,7 +16,7 @@ from urllib3.connection import HTTPConnection
 
 from lab.cluster.pki import Authority
 from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
-from precision_operator.signals.prometheus import _Client
+from precision_operator.signals.prometheus import PrometheusSource, _Client
 from precision_operator.signals.vectors import Vector
 from tests.support.nobody import nobody
 from tests.support.prometheus_bodies import (
@@ -304,6 +304,16 @@ async def test_a_closed_source_says_so() -> None:
             await source.vector("q")
 
 
+async def give_up(source: PrometheusSource, reached: threading.Event, may_go_on: threading.Event) -> None:
+    """Cancel a query once its thread has come so far, and let the thread end."""
+    asking = asyncio.ensure_future(source.vector("q"))
+    await until(reached.is_set)
+    asking.cancel()
+    await until(asking.done)
+    may_go_on.set()
+    await until(lambda: not source._busy)
+
+
 async def test_a_query_that_is_given_up_while_its_connection_is_made_sends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -318,12 +328,7 @@ async def test_a_query_that_is_given_up_while_its_connection_is_made_sends_nothi
     with serve(http(vector("1"))) as server, monkeypatch.context() as patched:
         patched.setattr(HTTPConnection, "connect", slowly)
         async with source_of(server.url) as source:
-            asking = asyncio.ensure_future(source.vector("q"))
-            await until(connects.is_set)
-            asking.cancel()
-            await until(asking.done)
-            may_connect.set()
-            await until(lambda: not source._busy)
+            await give_up(source, connects, may_connect)
             assert server.heads == []
             assert [sample.value for sample in await source.vector("q")] == [1.0]
 
@@ -341,10 +346,5 @@ async def test_who_is_given_up_as_its_answer_comes_is_asked_no_more(monkeypatch:
     with serve(http(vector("1"))) as server, monkeypatch.context() as patched:
         patched.setattr(_Client, "ask", late)
         async with source_of(server.url) as source:
-            asking = asyncio.ensure_future(source.vector("q"))
-            await until(answered.is_set)
-            asking.cancel()
-            await until(asking.done)
-            may_end.set()
-            await until(lambda: not source._busy)
+            await give_up(source, answered, may_end)
             assert [sample.value for sample in await source.vector("q")] == [1.0]
