@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.training.process import ROOT, TORCHRUN, TRAIN, WAIT_SECONDS, Process
+from tests.support.training.process import TORCHRUN, TRAIN, WAIT_SECONDS, WITH_TESTS, Process
 from tests.support.training.volume import Volume
 
 UID_A, UID_B, UID_C = (f"6f1e7d3c-0000-4000-8000-00000000000{end}" for end in "abc")
@@ -143,9 +143,8 @@ def test_two_ranks_under_torchrun_wait_longer_than_their_collectives_may_and_sta
 
 
 def test_a_stop_after_the_lease_was_taken_and_before_the_first_step_gives_it_back(fork: Start, tmp_path: Path) -> None:
-    paths = os.pathsep.join((str(ROOT / "trainer_image"), str(ROOT)))
     command = ["-m", "precision_trainer", "train", "tests.support.training.blocked_task:build"]
-    process = fork(command, _pod(UID_A, PYTHONPATH=paths))
+    process = fork(command, _pod(UID_A, **WITH_TESTS))
     process.until_event("task_blocked")
     assert _lease(tmp_path / "checkpoints")["released"] is False
     assert process.stop() == 143

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import pytest
 from precision_trainer import PrecisionMode
 from precision_trainer.store.trials import TrialNotes
 from precision_trainer.values.logs import JsonLog
-from tests.support.training.process import ROOT, WAIT_SECONDS, Process
+from tests.support.training.process import WAIT_SECONDS, WITH_TESTS, Process
 
 BF16, FP16 = PrecisionMode.MIXED_BF16, PrecisionMode.MIXED_FP16
 TASK = "tests.support.training.deadly_task:deadly_task"
@@ -30,7 +29,7 @@ COMMAND = [
     "--checkpoint-every",
     "0",
 ]
-ENV = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}", "TEST_DIES_IN": "the forward pass"}
+ENV = {**WITH_TESTS, "TEST_DIES_IN": "the forward pass"}
 Start = Callable[..., Process]
 
 
